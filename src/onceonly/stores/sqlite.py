@@ -1,0 +1,358 @@
+"""Records in a SQLite file: durable, shared by the processes of one host, transactional with ``bind``.
+
+Every verb is one short write transaction: ``BEGIN IMMEDIATE``, look at the clock, decide by
+``rules.py``, ``COMMIT``. The data model is in ``sqlite.sql``, the statements in ``sqlite_plans.py``.
+
+Time is the host's wall clock, which all processes on the host share. A jump forward ends leases and
+windows early (a handler may run again); a jump backward makes them last longer (a retry waits).
+
+Durability: WAL with ``synchronous=normal`` survives ``kill -9`` at any moment; the last commits
+before a power loss may be gone. ``?synchronous=full`` survives that too, at one fsync per commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TypeVar
+
+from onceonly.errors import ConfigurationError, LeaseLost, StoreUnavailable
+from onceonly.protocols import Clock
+from onceonly.stores.rules import Rules
+from onceonly.stores.sqlite_plans import Plans
+from onceonly.types import (
+    Capabilities,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Mark,
+    Record,
+    RecordId,
+    Release,
+    Renewal,
+    Stats,
+)
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+_SCHEMA_VERSION = 1
+_CHECKPOINT_PAGES = 8000  # about 32 MB of log; the default of 1000 rewrites hot pages too often
+_PURGE_BATCH = 1000  # rows per write transaction, so that nobody waits long for the lock
+
+
+class SqliteStore:
+    """A store in one SQLite file, for any number of threads and processes on one host."""
+
+    capabilities = Capabilities(
+        durable=True, shared=True, transactional=True, server_clock=False, native_ttl=False
+    )
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        timeout: float = 5.0,
+        synchronous: str = "normal",
+        clock: Clock = time.time,
+        rules: Rules | None = None,
+    ) -> None:
+        if synchronous not in ("normal", "full"):
+            msg = f"synchronous={synchronous!r} must be 'normal' or 'full'"
+            raise ConfigurationError(msg)
+        self._path = Path(path).resolve()
+        self._timeout = timeout
+        self._synchronous = synchronous
+        self._clock = clock
+        self._rules = rules or Rules()
+        self._groups: dict[str, int] = {}
+        self._purged_to = b""
+        self._open()
+
+    # --- verbs --------------------------------------------------------------------------------
+
+    def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
+        with self._transaction() as plans:
+            return plans.mark_seen(marks)
+
+    def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
+        with self._transaction() as plans:
+            return plans.claim(requests)
+
+    def complete(self, completions: Sequence[Completion]) -> list[bool]:
+        with self._transaction() as plans:
+            return plans.complete(completions)
+
+    def release(self, releases: Sequence[Release]) -> list[bool]:
+        with self._transaction() as plans:
+            return plans.release(releases)
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[bool]:
+        with self._transaction() as plans:
+            return plans.renew(renewals)
+
+    def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
+        with self._reading() as plans:
+            return plans.peek(ids)
+
+    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        with self._transaction() as plans:
+            return plans.forget(ids, force=force)
+
+    def purge(self, *, limit: int = 10_000) -> int:
+        """Look for expired rows on a connection of its own, then delete them in short transactions."""
+        expired = self._find_expired(limit)
+        removed = 0
+        for start in range(0, len(expired), _PURGE_BATCH):
+            with self._transaction() as plans:
+                removed += plans.delete_expired(expired[start : start + _PURGE_BATCH])
+        return removed
+
+    def stats(self) -> Stats:
+        with self._reading() as plans:
+            return plans.stats()
+
+    def bind(self, connection: object) -> BoundSqliteStore:
+        return BoundSqliteStore(connection, self._path, self._clock, self._rules)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def after_fork(self) -> None:
+        """Leave the parent's connection alone: closing it here would touch the parent's files."""
+        self._inherited = self._connection  # kept, so that it is never closed in this process
+        self._open()
+
+    # --- connection ---------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._lock = threading.Lock()
+        try:
+            self._connection = self._connect()
+            self._prepare()
+        except sqlite3.Error as error:
+            raise _unavailable(error, self._path) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(
+            self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False
+        )
+
+    def _prepare(self) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA journal_mode=WAL")
+        execute(f"PRAGMA synchronous={self._synchronous}")
+        execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        execute("PRAGMA cache_size=-65536")
+        tables = "SELECT 1 FROM sqlite_master WHERE name = 'onceonly_meta'"
+        if execute(tables).fetchone() is None:
+            script = files("onceonly.stores").joinpath("sqlite.sql").read_text()
+            self._connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;")
+        version = execute("SELECT value FROM onceonly_meta WHERE name = 'schema'").fetchone()
+        if version != (_SCHEMA_VERSION,):
+            msg = (
+                f"{self._path} has schema version {version and version[0]}, this onceonly needs "
+                f"{_SCHEMA_VERSION}: use the release that wrote the file, or a new file"
+            )
+            raise ConfigurationError(msg)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Plans]:
+        """One write transaction; the clock is read once the lock is ours."""
+        with self._lock:
+            execute = self._connection.execute
+            try:
+                execute("BEGIN IMMEDIATE")
+                plans = Plans(self._connection.cursor(), self._clock(), self._groups, self._rules)
+                yield plans
+                execute("COMMIT")
+                self._groups.update(plans.learned)
+            except sqlite3.Error as error:
+                self._undo()
+                raise _unavailable(error, self._path) from error
+            except BaseException:
+                self._undo()
+                raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[Plans]:
+        with self._lock:
+            try:
+                yield Plans(self._connection.cursor(), self._clock(), self._groups, self._rules)
+            except sqlite3.Error as error:
+                raise _unavailable(error, self._path) from error
+
+    def _undo(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _find_expired(self, limit: int) -> list[bytes]:
+        try:
+            scanner = self._connect()
+            try:
+                found = Plans.scan_expired(scanner, self._clock(), self._purged_to, limit)
+                if len(found) < limit and self._purged_to:
+                    self._purged_to = b""
+                    found += Plans.scan_expired(scanner, self._clock(), b"", limit - len(found))
+            finally:
+                scanner.close()
+        except sqlite3.Error as error:
+            raise _unavailable(error, self._path) from error
+        self._purged_to = found[-1] if len(found) == limit else b""
+        return found
+
+
+class BoundSqliteStore:
+    """The verbs of :class:`SqliteStore` on the caller's connection, in the caller's transaction."""
+
+    def __init__(self, connection: object, path: Path, clock: Clock, rules: Rules) -> None:
+        self._connection = _check_connection(connection, path)
+        self._path = path
+        self._clock = clock
+        self._rules = rules
+
+    def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
+        return self._run(lambda plans: plans.mark_seen(marks, refuse_live_claims=True))
+
+    def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
+        return self._run(lambda plans: plans.claim(requests))
+
+    def complete(self, completions: Sequence[Completion]) -> list[bool]:
+        answers = self._run(lambda plans: plans.complete(completions))
+        for completion, done in zip(completions, answers, strict=True):
+            if not done:
+                msg = f"the claim on {completion.id.key!r} is no longer ours: roll back"
+                raise LeaseLost(msg)
+        return answers
+
+    def release(self, releases: Sequence[Release]) -> list[bool]:
+        return self._run(lambda plans: plans.release(releases))
+
+    def _run(self, plan: Callable[[Plans], T]) -> T:
+        try:
+            cursor = self._connection.cursor()
+            cursor.row_factory = None  # the caller's row factory is not for us
+            # Opens the caller's implicit transaction and takes the write lock, so that what we
+            # read next cannot change before what we write.
+            cursor.execute("DELETE FROM onceonly_meta WHERE 0")
+            return plan(Plans(cursor, self._clock(), {}, self._rules))
+        except sqlite3.Error as error:
+            raise _unavailable(error, self._path) from error
+
+
+class AsyncSqliteStore:
+    """:class:`SqliteStore` behind ``await``: one thread does all the work, in order."""
+
+    capabilities = SqliteStore.capabilities
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        timeout: float = 5.0,
+        synchronous: str = "normal",
+        clock: Clock = time.time,
+        rules: Rules | None = None,
+    ) -> None:
+        self._store = SqliteStore(
+            path, timeout=timeout, synchronous=synchronous, clock=clock, rules=rules
+        )
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="onceonly-sqlite")
+
+    async def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
+        return await self._do(self._store.mark_seen, marks)
+
+    async def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
+        return await self._do(self._store.claim, requests)
+
+    async def complete(self, completions: Sequence[Completion]) -> list[bool]:
+        return await self._do(self._store.complete, completions)
+
+    async def release(self, releases: Sequence[Release]) -> list[bool]:
+        return await self._do(self._store.release, releases)
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[bool]:
+        return await self._do(self._store.renew, renewals)
+
+    async def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
+        return await self._do(self._store.peek, ids)
+
+    async def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        return await self._do(lambda i: self._store.forget(i, force=force), ids)
+
+    async def purge(self, *, limit: int = 10_000) -> int:
+        return await self._do(lambda n: self._store.purge(limit=n), limit)
+
+    async def stats(self) -> Stats:
+        return await self._do(lambda _: self._store.stats(), None)
+
+    def bind(self, connection: object) -> AsyncBoundSqliteStore:
+        return AsyncBoundSqliteStore(self._store.bind(connection))
+
+    async def close(self) -> None:
+        await self._do(lambda _: self._store.close(), None)
+        self._writer.shutdown(wait=False)
+
+    def after_fork(self) -> None:
+        self._store.after_fork()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="onceonly-sqlite")
+
+    def _do(self, verb: Callable[[A], T], argument: A) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._writer, verb, argument)
+
+
+class AsyncBoundSqliteStore:
+    """:class:`BoundSqliteStore` for async code. A ``sqlite3.Connection`` belongs to the caller's
+    thread, so its statements run right there."""
+
+    def __init__(self, bound: BoundSqliteStore) -> None:
+        self._bound = bound
+
+    async def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
+        return self._bound.mark_seen(marks)
+
+    async def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
+        return self._bound.claim(requests)
+
+    async def complete(self, completions: Sequence[Completion]) -> list[bool]:
+        return self._bound.complete(completions)
+
+    async def release(self, releases: Sequence[Release]) -> list[bool]:
+        return self._bound.release(releases)
+
+
+def _check_connection(connection: object, path: Path) -> sqlite3.Connection:
+    if not isinstance(connection, sqlite3.Connection):
+        kind = type(connection).__name__
+        msg = f"bind() on a sqlite:/// store takes a sqlite3.Connection, not {kind}"
+        raise ConfigurationError(msg)
+    legacy_autocommit = connection.isolation_level is None and not connection.in_transaction
+    if legacy_autocommit or getattr(connection, "autocommit", -1) is True:
+        msg = (
+            "this connection is in autocommit mode: outside a transaction bind() would silently be "
+            "a filter. Open it without isolation_level=None, or execute BEGIN first"
+        )
+        raise ConfigurationError(msg)
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    main = next((row[2] for row in cursor.execute("PRAGMA database_list") if row[1] == "main"), "")
+    if not main or Path(main).resolve() != path:
+        msg = (
+            f"this connection is to {main or 'a database in memory'}, the store to {path}: "
+            "only one file can commit both together"
+        )
+        raise ConfigurationError(msg)
+    return connection
+
+
+def _unavailable(error: sqlite3.Error, path: Path) -> StoreUnavailable:
+    """Everything a SQLite call can raise means: not done, ask later. A failed commit rolls back."""
+    return StoreUnavailable(f"SQLite at {path}: {error}")

@@ -1,0 +1,275 @@
+"""What each verb does inside one SQLite transaction, whoever opened it: the store or the caller.
+
+The decisions are in ``rules.py``; here are only the statements that load and keep a record. Batches
+are walked in the order of their digests, so that each page of the table is visited once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Protocol, TypeVar
+
+from onceonly.stores.rules import Entry, Rules, refuse_live
+from onceonly.types import (
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Mark,
+    Record,
+    RecordId,
+    Release,
+    Renewal,
+    State,
+    Stats,
+    digest_prefix,
+)
+
+_STATES = (State.CLAIMED, State.FREE, State.PROCESSED, State.FAILED, State.QUARANTINED)
+_CODES = {state: code for code, state in enumerate(_STATES)}
+_PROCESSED = _CODES[State.PROCESSED]
+
+_LOAD = """
+SELECT state, token, expires, until, fence, attempt, orphaned, done_at, type, fingerprint, result
+FROM onceonly_records WHERE id = ? AND expires > ?"""
+
+_KEEP = """
+INSERT INTO onceonly_records (id, grp, state, expires, until, token, fence, attempt, orphaned,
+                              done_at, scope, key, type, fingerprint, result)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET
+    state = excluded.state, expires = excluded.expires, until = excluded.until,
+    token = excluded.token, fence = excluded.fence, attempt = excluded.attempt,
+    orphaned = excluded.orphaned, done_at = excluded.done_at, scope = excluded.scope,
+    key = excluded.key, type = excluded.type, fingerprint = excluded.fingerprint,
+    result = excluded.result"""
+
+_MARK = """
+INSERT INTO onceonly_records (id, grp, state, expires, type) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING"""
+
+_MINT = """
+UPDATE onceonly_meta SET value = max(value + 1, ?) WHERE name = 'fence' RETURNING value"""
+
+_LIVE = "SELECT until FROM onceonly_records WHERE id = ? AND state = 0 AND until > ?"
+
+
+class HasId(Protocol):
+    """Any request."""
+
+    @property
+    def id(self) -> RecordId: ...
+
+
+R = TypeVar("R", bound=HasId)
+T = TypeVar("T")
+
+
+class Plans:
+    """The verbs on one cursor, in one transaction, at one time."""
+
+    def __init__(
+        self, cursor: sqlite3.Cursor, now: float, groups: Mapping[str, int], rules: Rules
+    ) -> None:
+        self._cursor = cursor
+        self._now = now
+        self._groups = groups
+        self._rules = rules
+        self.learned: dict[str, int] = {}  # to be remembered only if this transaction commits
+
+    def mark_seen(self, marks: Sequence[Mark], *, refuse_live_claims: bool = False) -> list[bool]:
+        digests = digests_of(marks)
+        if refuse_live_claims:
+            self._refuse_live(marks, digests)
+        new = [False] * len(marks)
+        order = sorted(range(len(marks)), key=digests.__getitem__)
+        self._cursor.executemany(_MARK, self._new_rows(marks, digests, order, new))
+        for index in order:
+            if not new[index]:
+                new[index] = self._mark_known(digests[index], marks[index])
+        return new
+
+    def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
+        def decide(digest: bytes, request: ClaimRequest) -> ClaimAnswer:
+            entry = self._load(digest)
+            answer, kept = self._rules.claim(entry, request, self._now, self._mint)
+            if kept is not None:
+                self._keep(digest, request.id, kept)
+            return answer
+
+        return in_order(requests, decide)
+
+    def complete(self, completions: Sequence[Completion]) -> list[bool]:
+        return self._change(completions, self._rules.complete)
+
+    def release(self, releases: Sequence[Release]) -> list[bool]:
+        return self._change(releases, self._rules.release)
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[bool]:
+        return self._change(renewals, self._rules.renew)
+
+    def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
+        digests = digests_of([Mark(record_id, 0.0) for record_id in ids])
+        entries = [self._load(digest) for digest in digests]
+        return [e and e.snapshot(i, self._now) for i, e in zip(ids, entries, strict=True)]
+
+    def forget(self, ids: Sequence[RecordId], *, force: bool) -> list[bool]:
+        marks = [Mark(record_id, 0.0) for record_id in ids]
+        digests = digests_of(marks)
+        if not force:
+            self._refuse_live(marks, digests)
+        found = [self._load(digest) is not None for digest in digests]
+        self._cursor.executemany(
+            "DELETE FROM onceonly_records WHERE id = ?", [(digest,) for digest in digests]
+        )
+        return found
+
+    def delete_expired(self, digests: Sequence[bytes]) -> int:
+        """Those that are still expired; a claim may have taken one over since it was found."""
+        self._cursor.executemany(
+            "DELETE FROM onceonly_records WHERE id = ? AND expires <= ?",
+            [(digest, self._now) for digest in digests],
+        )
+        return self._cursor.rowcount
+
+    def stats(self) -> Stats:
+        rows = self._cursor.execute(
+            "SELECT g.name, r.state, r.expires <= ?, count(*) FROM onceonly_records r "
+            "JOIN onceonly_groups g ON g.id = r.grp GROUP BY 1, 2, 3",
+            (self._now,),
+        )
+        groups: dict[str, dict[State, int]] = defaultdict(dict)
+        expired = 0
+        for name, code, is_expired, count in rows:
+            if is_expired:
+                expired += count
+            else:
+                groups[name][_STATES[code]] = count
+        return Stats(groups=dict(groups), expired=expired)
+
+    @staticmethod
+    def scan_expired(
+        connection: sqlite3.Connection, now: float, after: bytes, limit: int
+    ) -> list[bytes]:
+        """Digests of expired rows in key order; reads only, so it holds up no writer."""
+        rows = connection.execute(
+            "SELECT id FROM onceonly_records WHERE id > ? AND expires <= ? ORDER BY id LIMIT ?",
+            (after, now, limit),
+        )
+        return [row[0] for row in rows]
+
+    # --- records ------------------------------------------------------------------------------
+
+    def _load(self, digest: bytes) -> Entry | None:
+        row = self._cursor.execute(_LOAD, (digest, self._now)).fetchone()
+        if row is None:
+            return None
+        state, token, expires, until, fence, attempt, orphaned, done_at, kind, fingerprint, result = row
+        entry = Entry(_STATES[state], token, expires)
+        entry.until = until or 0.0
+        entry.fence = fence or 0
+        entry.attempt = attempt or 0
+        entry.orphaned = bool(orphaned)
+        entry.done_at = done_at
+        entry.type = kind
+        entry.fingerprint = fingerprint
+        entry.result = result
+        return entry
+
+    def _keep(self, digest: bytes, record_id: RecordId, entry: Entry) -> None:
+        values = (
+            digest,
+            self._group(record_id.group),
+            _CODES[entry.state],
+            entry.expires,
+            entry.until,
+            entry.token,
+            entry.fence,
+            entry.attempt,
+            entry.orphaned,
+            entry.done_at,
+            record_id.scope,
+            record_id.key,
+            entry.type,
+            entry.fingerprint,
+            entry.result,
+        )
+        self._cursor.execute(_KEEP, values)
+
+    def _change(self, requests: Sequence[R], rule: Callable[[Entry | None, R, float], bool]) -> list[bool]:
+        def decide(digest: bytes, request: R) -> bool:
+            entry = self._load(digest)
+            changed = rule(entry, request, self._now)
+            if changed and entry is not None:
+                self._keep(digest, request.id, entry)
+            return changed
+
+        return in_order(requests, decide)
+
+    def _mint(self) -> int:
+        fence: int = self._cursor.execute(_MINT, (int(self._now * 1e6),)).fetchone()[0]
+        return fence
+
+    def _group(self, name: str) -> int:
+        number = self._groups.get(name) or self.learned.get(name)
+        if number is None:
+            self._cursor.execute("INSERT OR IGNORE INTO onceonly_groups (name) VALUES (?)", (name,))
+            row = self._cursor.execute("SELECT id FROM onceonly_groups WHERE name = ?", (name,))
+            number = self.learned[name] = row.fetchone()[0]
+        return number
+
+    # --- marks --------------------------------------------------------------------------------
+
+    def _new_rows(
+        self, marks: Sequence[Mark], digests: list[bytes], order: list[int], new: list[bool]
+    ) -> Iterator[tuple[bytes, int, int, float, str | None]]:
+        """Rows for executemany; it asks for the next one once the last is written, so the change
+        counter tells right here whether that one was new."""
+        connection, now = self._cursor.connection, self._now
+        groups = {name: self._group(name) for name in {mark.id.group for mark in marks}}
+        changes = connection.total_changes
+        for index in order:
+            record_id, window, kind = marks[index]
+            yield digests[index], groups[record_id[0]], _PROCESSED, now + window, kind
+            if connection.total_changes != changes:
+                changes = connection.total_changes
+                new[index] = True
+
+    def _mark_known(self, digest: bytes, mark: Mark) -> bool:
+        kept = self._rules.mark(self._load(digest), mark, self._now)
+        if kept is not None:
+            self._keep(digest, mark.id, kept)
+        return kept is not None
+
+    def _refuse_live(self, marks: Sequence[Mark], digests: list[bytes]) -> None:
+        for mark, digest in zip(marks, digests, strict=True):
+            row = self._cursor.execute(_LIVE, (digest, self._now)).fetchone()
+            if row is not None:
+                refuse_live(mark.id, row[0] - self._now)
+
+
+def digests_of(requests: Sequence[HasId]) -> list[bytes]:
+    """One digest per request; the hash of group and scope is shared by neighbours."""
+    digests = []
+    shared: tuple[str, str] | None = None
+    for request in requests:
+        group, scope, key = request.id
+        if (group, scope) != shared:
+            shared = (group, scope)
+            start = blake2b(digest_prefix(group, scope), digest_size=16)
+        hasher = start.copy()
+        hasher.update(key.encode())
+        digests.append(hasher.digest())
+    return digests
+
+
+def in_order(requests: Sequence[R], decide: Callable[[bytes, R], T]) -> list[T]:
+    """Decide in the order of the digests; answer in the order of the requests."""
+    digests = digests_of(requests)
+    if len(requests) == 1:
+        return [decide(digests[0], requests[0])]
+    order = sorted(range(len(requests)), key=digests.__getitem__)
+    answers = {index: decide(digests[index], requests[index]) for index in order}
+    return [answers[index] for index in range(len(requests))]

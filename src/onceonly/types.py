@@ -1,0 +1,238 @@
+"""Identities, requests, answers and records: the words that engine and stores exchange.
+
+Requests and answers are named tuples: immutable, and several times cheaper to make than frozen
+dataclasses, which matters because each message makes five of them. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class RecordId(NamedTuple):
+    """Who processes what: the identity of one record."""
+
+    group: str
+    scope: str
+    key: str
+
+
+def digest_prefix(group: str, scope: str) -> bytes:
+    """The part of a digest's input that all keys of a group and scope share."""
+    g, s = group.encode(), scope.encode()
+    return b"onceonly1:%d:%b%d:%b" % (len(g), g, len(s), s)
+
+
+def digest(record: RecordId) -> bytes:
+    """128 bits that stand for (group, scope, key); the same in every process, store and version."""
+    data = digest_prefix(record.group, record.scope) + record.key.encode()
+    return blake2b(data, digest_size=16).digest()
+
+
+class Status(StrEnum):
+    """How a done record ended."""
+
+    PROCESSED = "processed"
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+
+
+class State(StrEnum):
+    """Where a record is in its life. The last three are *done*."""
+
+    CLAIMED = "claimed"
+    FREE = "free"
+    PROCESSED = "processed"
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+
+    @property
+    def done(self) -> bool:
+        return self is not State.CLAIMED and self is not State.FREE
+
+
+class Verdict(StrEnum):
+    """What became of one delivery."""
+
+    PROCESSED = "processed"
+    DUPLICATE = "duplicate"
+    IN_FLIGHT = "in_flight"
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+
+
+# --- requests ---------------------------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """Remember ``id`` as processed for ``window``, unless it is known already."""
+
+    id: RecordId
+    window: float
+    type: str | None = None
+
+
+class ClaimRequest(NamedTuple):
+    """Ask for the right to run the handler for ``id`` during ``lease``.
+
+    ``window`` says how long an unfinished record outlives its lease.
+    """
+
+    id: RecordId
+    token: bytes
+    lease: float
+    window: float
+    fingerprint: bytes | None = None
+    type: str | None = None
+
+
+class Completion(NamedTuple):
+    """Turn our claim into a done record, kept for ``window`` from now."""
+
+    id: RecordId
+    token: bytes
+    window: float
+    status: Status = Status.PROCESSED
+    result: bytes | None = None
+
+
+class Release(NamedTuple):
+    """Give our claim back; nobody gets it before ``delay`` is over.
+
+    ``started=False`` says that the handler never ran, so this attempt does not count.
+    """
+
+    id: RecordId
+    token: bytes
+    window: float
+    delay: float = 0.0
+    started: bool = True
+
+
+class Renewal(NamedTuple):
+    """Let our lease run for ``lease`` from now."""
+
+    id: RecordId
+    token: bytes
+    lease: float
+    window: float
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+class Acquired(NamedTuple):
+    """The claim is ours. ``fingerprint`` is the first one this record ever had."""
+
+    fence: int
+    attempt: int
+    orphaned: bool = False
+    fingerprint: bytes | None = None
+
+
+class Busy(NamedTuple):
+    """In flight: another holds the claim, or a released record waits for its not-before."""
+
+    retry_after: float
+    fingerprint: bytes | None = None
+
+
+class Done(NamedTuple):
+    """Nothing to run any more. A bare record has ``result`` None."""
+
+    status: Status
+    result: bytes | None = None
+    fingerprint: bytes | None = None
+    attempt: int = 1
+
+
+ClaimAnswer = Acquired | Busy | Done
+
+
+# --- what people look at ----------------------------------------------------------------------
+
+
+class Outcome(NamedTuple, Generic[T]):
+    """What :meth:`Once.process` tells a consumer about one delivery."""
+
+    verdict: Verdict
+    result: T | None = None
+    attempt: int = 0
+    retry_after: float = 0.0
+    error: BaseException | None = None
+    final: bool = False
+
+    @property
+    def ack(self) -> bool:
+        """May this delivery be acknowledged? Only if its record is done.
+
+        Never while the message is in flight; not for a quarantined one, which must be
+        dead-lettered first; for a failure only when it is final, that is stored.
+        """
+        if self.verdict is Verdict.FAILED:
+            return self.final
+        return self.verdict is Verdict.PROCESSED or self.verdict is Verdict.DUPLICATE
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as ``peek`` shows it. Times are the store's clock, in seconds since 1970."""
+
+    id: RecordId
+    state: State
+    attempt: int
+    fence: int
+    expires_at: float | None
+    lease_until: float | None = None
+    not_before: float | None = None
+    done_at: float | None = None
+    orphaned: bool = False
+    type: str | None = None
+    fingerprint: bytes | None = None
+    result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Records by group and state; ``expired`` ones wait for a purge and count nowhere else.
+
+    ``failed_open`` and ``results_dropped`` are counted by this engine since it started.
+    """
+
+    groups: Mapping[str, Mapping[State, int]] = field(default_factory=dict)
+    expired: int = 0
+    failed_open: int = 0
+    results_dropped: int = 0
+
+    @property
+    def records(self) -> int:
+        return sum(sum(states.values()) for states in self.groups.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can do; tests and engines ask this instead of guessing from its class.
+
+    durable: records survive the end of the process · shared: several processes may use it at once ·
+    transactional: has ``bind`` · server_clock: leases are judged by a clock that workers share ·
+    native_ttl: expired records go away without ``purge``.
+    """
+
+    durable: bool
+    shared: bool
+    transactional: bool
+    server_clock: bool
+    native_ttl: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Happened(Generic[T]):
+    """A probe's answer: the orphan's effect did happen, and this was its result."""
+
+    result: T | None = None

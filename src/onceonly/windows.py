@@ -1,0 +1,55 @@
+"""Durations as people write them, and the windows that the textbook recommends."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from onceonly.errors import ConfigurationError
+
+Duration = str | float | timedelta
+
+PRESETS = {"payment": "24h", "order": "4h", "notification": "15m", "analytics": "5m"}
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_LONGEST = 100 * 365 * 86400.0
+
+
+def seconds(value: Duration, *, name: str) -> float:
+    """``"24h"``, ``"1h30m"``, ``timedelta(hours=1)`` or ``3600`` as seconds; ``name`` is for the error."""
+    number = _number(value, name)
+    if not 0 < number <= _LONGEST:  # also refuses NaN
+        msg = f"{name}={value!r} must be more than 0 and at most 100 years"
+        raise ConfigurationError(msg)
+    return number
+
+
+def window_seconds(value: Duration | None) -> float | None:
+    """A window: a duration, a preset's name, or None for no dedup."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = PRESETS.get(value, value)
+    return seconds(value, name="window")
+
+
+def _number(value: Duration, name: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        return _parse(value, name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        msg = f"{name} must be like '24h', a timedelta or seconds, not {type(value).__name__}"
+        raise ConfigurationError(msg)
+    return float(value)
+
+
+def _parse(text: str, name: str) -> float:
+    parts = _PART.findall(text)
+    if not parts or "".join(n + u for n, u in parts) != text:
+        known = ", ".join(PRESETS) if name == "window" else ""
+        hint = f" or one of the presets {known}" if known else ""
+        msg = f"{name}={text!r} is not a duration: write it like '30s', '15m', '24h', '1h30m'{hint}"
+        raise ConfigurationError(msg)
+    return sum(float(n) * _UNITS[u] for n, u in parts)
