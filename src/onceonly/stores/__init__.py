@@ -1,0 +1,90 @@
+"""Stores by URL. Backends load when they are first asked for; a missing extra says what to install."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NamedTuple, cast
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from onceonly.errors import ConfigurationError, MissingExtra
+from onceonly.protocols import AsyncStore, Store
+from onceonly.windows import seconds
+
+
+class Backend(NamedTuple):
+    """Where a scheme's stores are, and the extra that brings their driver."""
+
+    module: str
+    sync: str
+    asynchronous: str
+    extra: str | None = None
+
+
+BACKENDS = {
+    "memory": Backend("onceonly.stores.memory", "MemoryStore", "AsyncMemoryStore"),
+    "sqlite": Backend("onceonly.stores.sqlite", "SqliteStore", "AsyncSqliteStore"),
+}
+
+
+def open_store(url: str) -> Store:
+    """The store behind ``memory://`` or ``sqlite:///file``."""
+    return cast(Store, _open(url, asynchronous=False))
+
+
+def open_async_store(url: str) -> AsyncStore:
+    """As :func:`open_store`, for async code."""
+    return cast(AsyncStore, _open(url, asynchronous=True))
+
+
+def _open(url: str, *, asynchronous: bool) -> object:
+    parts = urlsplit(url)
+    backend = BACKENDS.get(parts.scheme)
+    if backend is None:
+        known = ", ".join(f"{scheme}://" for scheme in BACKENDS)
+        # The URL may hold a password, so only its scheme is shown.
+        msg = f"no store for the scheme {parts.scheme!r}; known are {known}"
+        raise ConfigurationError(msg)
+    try:
+        module = import_module(backend.module)
+    except ImportError as error:
+        if backend.extra is None:
+            raise
+        msg = f"{parts.scheme}:// needs an extra: pip install 'onceonly[{backend.extra}]'"
+        raise MissingExtra(msg) from error
+    kind = getattr(module, backend.asynchronous if asynchronous else backend.sync)
+    return kind(*_place(parts), **_options(parts))
+
+
+def _place(parts: SplitResult) -> tuple[str, ...]:
+    if parts.scheme != "sqlite":
+        return ()
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not path or path == ":memory:":
+        msg = (
+            "a SQLite URL is sqlite:///relative.db or sqlite:////absolute/path.db; "
+            "for records in memory use memory://"
+        )
+        raise ConfigurationError(msg)
+    return (path,)
+
+
+def _options(parts: SplitResult) -> dict[str, object]:
+    allowed = {"memory": ("max_records",), "sqlite": ("timeout", "synchronous")}[parts.scheme]
+    options: dict[str, object] = {}
+    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in allowed:
+            msg = f"{parts.scheme}:// has no option {name!r}; it has {', '.join(allowed)}"
+            raise ConfigurationError(msg)
+        options[name] = _option(name, text)
+    return options
+
+
+def _option(name: str, text: str) -> object:
+    if name == "max_records":
+        if not text.isdecimal():
+            msg = f"max_records={text!r} must be a whole number"
+            raise ConfigurationError(msg)
+        return int(text)
+    if name == "timeout":
+        return seconds(float(text) if text.replace(".", "", 1).isdecimal() else text, name=name)
+    return text
