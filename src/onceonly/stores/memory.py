@@ -105,7 +105,7 @@ class MemoryStore:
         with self._lock:
             now = self._tick()
             found = [self._find(record_id, now) for record_id in ids]
-            return [e and e.snapshot(i, now) for i, e in zip(ids, found, strict=True)]
+            return [None if e is None else e.snapshot(i, now) for i, e in zip(ids, found, strict=True)]
 
     def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
         with self._lock:

@@ -23,7 +23,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
-from onceonly.errors import ConfigurationError, LeaseLost, StoreUnavailable
+from onceonly.errors import ConfigurationError, StoreUnavailable
 from onceonly.protocols import Clock
 from onceonly.stores.rules import Rules
 from onceonly.stores.sqlite_plans import Plans
@@ -46,6 +46,10 @@ T = TypeVar("T")
 _SCHEMA_VERSION = 1
 _CHECKPOINT_PAGES = 8000  # about 32 MB of log; the default of 1000 rewrites hot pages too often
 _PURGE_BATCH = 1000  # rows per write transaction, so that nobody waits long for the lock
+_AUTOCOMMIT = (
+    "this connection is in autocommit mode: outside a transaction bind() would silently be "
+    "a filter. Open it without isolation_level=None, or execute BEGIN first"
+)
 
 
 class SqliteStore:
@@ -226,12 +230,7 @@ class BoundSqliteStore:
         return self._run(lambda plans: plans.claim(requests))
 
     def complete(self, completions: Sequence[Completion]) -> list[bool]:
-        answers = self._run(lambda plans: plans.complete(completions))
-        for completion, done in zip(completions, answers, strict=True):
-            if not done:
-                msg = f"the claim on {completion.id.key!r} is no longer ours: roll back"
-                raise LeaseLost(msg)
-        return answers
+        return self._run(lambda plans: plans.complete(completions, refuse_lost=True))
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
         return self._run(lambda plans: plans.release(releases))
@@ -243,6 +242,8 @@ class BoundSqliteStore:
             # Opens the caller's implicit transaction and takes the write lock, so that what we
             # read next cannot change before what we write.
             cursor.execute("DELETE FROM onceonly_meta WHERE 0")
+            if not self._connection.in_transaction:  # the caller's own BEGIN is over by now
+                raise ConfigurationError(_AUTOCOMMIT)
             return plan(Plans(cursor, self._clock(), {}, self._rules))
         except sqlite3.Error as error:
             raise _unavailable(error, self._path) from error
@@ -336,11 +337,7 @@ def _check_connection(connection: object, path: Path) -> sqlite3.Connection:
         raise ConfigurationError(msg)
     legacy_autocommit = connection.isolation_level is None and not connection.in_transaction
     if legacy_autocommit or getattr(connection, "autocommit", -1) is True:
-        msg = (
-            "this connection is in autocommit mode: outside a transaction bind() would silently be "
-            "a filter. Open it without isolation_level=None, or execute BEGIN first"
-        )
-        raise ConfigurationError(msg)
+        raise ConfigurationError(_AUTOCOMMIT)
     cursor = connection.cursor()
     cursor.row_factory = None
     main = next((row[2] for row in cursor.execute("PRAGMA database_list") if row[1] == "main"), "")

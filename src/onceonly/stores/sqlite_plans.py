@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
+from onceonly.errors import LeaseLost
 from onceonly.stores.rules import Entry, Rules, refuse_live
 from onceonly.types import (
     ClaimAnswer,
@@ -85,7 +86,9 @@ class Plans:
             self._refuse_live(marks, digests)
         new = [False] * len(marks)
         order = sorted(range(len(marks)), key=digests.__getitem__)
-        self._cursor.executemany(_MARK, self._new_rows(marks, digests, order, new))
+        # Numbered beforehand: the cursor cannot run another statement within executemany.
+        groups = {name: self._group(name) for name in {mark.id.group for mark in marks}}
+        self._cursor.executemany(_MARK, self._new_rows(marks, digests, groups, order, new))
         for index in order:
             if not new[index]:
                 new[index] = self._mark_known(digests[index], marks[index])
@@ -101,7 +104,9 @@ class Plans:
 
         return in_order(requests, decide)
 
-    def complete(self, completions: Sequence[Completion]) -> list[bool]:
+    def complete(self, completions: Sequence[Completion], *, refuse_lost: bool = False) -> list[bool]:
+        if refuse_lost:
+            self._refuse_lost(completions)
         return self._change(completions, self._rules.complete)
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
@@ -113,7 +118,7 @@ class Plans:
     def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
         digests = digests_of([Mark(record_id, 0.0) for record_id in ids])
         entries = [self._load(digest) for digest in digests]
-        return [e and e.snapshot(i, self._now) for i, e in zip(ids, entries, strict=True)]
+        return [None if e is None else e.snapshot(i, self._now) for i, e in zip(ids, entries, strict=True)]
 
     def forget(self, ids: Sequence[RecordId], *, force: bool) -> list[bool]:
         marks = [Mark(record_id, 0.0) for record_id in ids]
@@ -223,12 +228,16 @@ class Plans:
     # --- marks --------------------------------------------------------------------------------
 
     def _new_rows(
-        self, marks: Sequence[Mark], digests: list[bytes], order: list[int], new: list[bool]
+        self,
+        marks: Sequence[Mark],
+        digests: list[bytes],
+        groups: Mapping[str, int],
+        order: list[int],
+        new: list[bool],
     ) -> Iterator[tuple[bytes, int, int, float, str | None]]:
         """Rows for executemany; it asks for the next one once the last is written, so the change
         counter tells right here whether that one was new."""
         connection, now = self._cursor.connection, self._now
-        groups = {name: self._group(name) for name in {mark.id.group for mark in marks}}
         changes = connection.total_changes
         for index in order:
             record_id, window, kind = marks[index]
@@ -248,6 +257,13 @@ class Plans:
             row = self._cursor.execute(_LIVE, (digest, self._now)).fetchone()
             if row is not None:
                 refuse_live(mark.id, row[0] - self._now)
+
+    def _refuse_lost(self, completions: Sequence[Completion]) -> None:
+        """Before anything is written. What is loaded is a copy, so the rule may change it here."""
+        for completion, digest in zip(completions, digests_of(completions), strict=True):
+            if not self._rules.complete(self._load(digest), completion, self._now):
+                msg = f"the claim on {completion.id.key!r} is no longer ours: roll back"
+                raise LeaseLost(msg)
 
 
 def digests_of(requests: Sequence[HasId]) -> list[bytes]:

@@ -1,0 +1,370 @@
+"""The semantics of exactly-once processing, written once.
+
+A flow is a generator. It yields *effects*, what it wants done, and is sent back what came of them:
+
+=============  =====================================================  ==========================
+``Call``       one request to the store                               the store's answer
+``Run``        run the handler while the claim, if any, is kept       the handler's result
+               alive; it stays so until the flow ends
+``Ask``        call the caller's probe                                 its answer
+``Sleep``      wait                                                   None
+``Emit``       tell the listeners                                     None
+=============  =====================================================  ==========================
+
+An effect that fails is thrown into the flow. ``core/once.py`` and ``core/async_once.py`` are the two
+runners; tests drive the same flows step by step, without I/O, through every crash and interleaving.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from onceonly.errors import LeaseLost, NotRecorded, PayloadMismatch, StoredFailure, StoreUnavailable
+from onceonly.events import Event, FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled
+from onceonly.protocols import Clock
+from onceonly.settings import Policy, Probe
+from onceonly.types import (
+    Acquired,
+    Busy,
+    ClaimRequest,
+    Completion,
+    Done,
+    Happened,
+    Mark,
+    Outcome,
+    RecordId,
+    Release,
+    Status,
+    Verdict,
+)
+
+_CLAIM_TRIES = 3  # the same token may be sent again, so a lost reply need not cost a whole lease
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
+_LONGEST_FAILURE = 1000  # characters of a stored failure's message
+
+
+class Claim:
+    """The right to run the handler for one key, as the handler sees it.
+
+    ``fence`` is for downstream systems: let them refuse a smaller fence than the largest they saw.
+    ``lost`` turns True when the store says that somebody else owns the claim now, or when the lease
+    could not be renewed in time: stop what you are doing, your completion will be refused.
+    """
+
+    __slots__ = (
+        *("attempt", "deadline", "fence", "finishing", "id", "lease", "lost", "orphaned"),
+        *("renewed", "token", "window"),
+    )
+
+    def __init__(self, request: ClaimRequest, answer: Acquired, sent: float) -> None:
+        self.id = request.id
+        self.token = request.token
+        self.fence = answer.fence
+        self.attempt = answer.attempt
+        self.orphaned = answer.orphaned
+        self.lease = request.lease
+        self.window = request.window
+        self.renewed = sent  # by the engine's monotonic clock, before the request left
+        self.deadline = sent + request.lease
+        self.lost = False
+        self.finishing = False  # a refused renewal is no news once the last write is under way
+
+    @property
+    def key(self) -> str:
+        return self.id.key
+
+    def check(self) -> None:
+        """Raise ``LeaseLost`` if the claim is no longer ours: a safe place to stop a long handler."""
+        if self.lost:
+            raise lease_lost(self)
+
+
+class Call(NamedTuple):
+    verb: str
+    request: Any
+
+
+class Run(NamedTuple):
+    claim: Claim | None
+
+
+class Ask(NamedTuple):
+    probe: Probe
+
+
+class Sleep(NamedTuple):
+    seconds: float
+
+
+class Emit(NamedTuple):
+    event: Event
+
+
+class NotStarted(BaseException):
+    """Thrown into a flow instead of running its handler, when its batch is being abandoned."""
+
+
+Effect = Call | Run | Ask | Sleep | Emit
+Flow = Generator[Effect, Any, Outcome[Any]]
+
+
+def process(policy: Policy, request: ClaimRequest, clock: Clock) -> Flow:
+    """One delivery, from claim to verdict. Raises what the handler raised, after releasing."""
+    sent = clock()
+    try:
+        answer = yield Call("claim", request)
+        if type(answer) is not Acquired:
+            answer, sent = yield from _wait_for_claim(policy, request, answer, sent, clock)
+    except StoreUnavailable as error:
+        answer, sent = yield from _claim_again(policy, request, error, clock)
+        if answer is None:
+            return (yield from _unprotected(request.id, error))
+    if type(answer) is not Acquired:
+        outcome = _settled(policy, request, answer)
+    else:
+        outcome = yield from _claimed(policy, request, Claim(request, answer, sent), answer, clock)
+    if policy.on_event is not None:
+        yield Emit(Settled(request.id, outcome.verdict, outcome.attempt))
+    return outcome
+
+
+def unguarded() -> Flow:
+    """``window=None``: no dedup, the handler just runs."""
+    result = yield Run(None)
+    return Outcome(Verdict.PROCESSED, result)
+
+
+def first_time(policy: Policy, mark: Mark) -> Generator[Effect, Any, bool]:
+    """Filter mode: mark, and say whether the key was new. A mark is sent once and never again."""
+    try:
+        new: bool = yield Call("mark_seen", mark)
+    except StoreUnavailable as error:
+        if not policy.fail_open:
+            raise
+        yield Emit(FailedOpen(mark.id, error))
+        return True
+    return new
+
+
+# --- claiming ---------------------------------------------------------------------------------
+
+
+def _wait_for_claim(
+    policy: Policy, request: ClaimRequest, answer: Busy | Done, sent: float, clock: Clock
+) -> Generator[Effect, Any, tuple[Any, float]]:
+    """While the record is in flight, ask again until it is done, free, or the time is up."""
+    pause, give_up = _FIRST_PAUSE, sent + policy.wait_timeout
+    while type(answer) is Busy and not _differs(request, answer.fingerprint):
+        left = give_up - clock()
+        if left <= 0:
+            break
+        yield Sleep(min(pause, left, answer.retry_after))
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        sent = clock()
+        answer = yield Call("claim", request)
+    return answer, sent
+
+
+def _claim_again(
+    policy: Policy, request: ClaimRequest, error: StoreUnavailable, clock: Clock
+) -> Generator[Effect, Any, tuple[Any, float]]:
+    """A reply was lost: ask again with the same token. (None, 0) means: run it unprotected."""
+    for _ in range(_CLAIM_TRIES - 1):
+        if not error.unknown:
+            break
+        sent = clock()
+        try:
+            return (yield Call("claim", request)), sent
+        except StoreUnavailable as again:
+            error = again
+    if not policy.fail_open:
+        raise error
+    return None, 0.0
+
+
+def _unprotected(record_id: RecordId, error: StoreUnavailable) -> Flow:
+    yield Emit(FailedOpen(record_id, error))
+    result = yield Run(None)
+    return Outcome(Verdict.PROCESSED, result)
+
+
+def _settled(policy: Policy, request: ClaimRequest, answer: Busy | Done) -> Outcome[Any]:
+    """The verdict on a record that is not ours to run."""
+    if _differs(request, answer.fingerprint):
+        raise _mismatch(request.id)
+    if type(answer) is Busy:
+        return Outcome(Verdict.IN_FLIGHT, retry_after=answer.retry_after)
+    return _replay(policy, answer)
+
+
+def _replay(policy: Policy, done: Done) -> Outcome[Any]:
+    if done.status is Status.QUARANTINED:
+        return Outcome(Verdict.QUARANTINED, attempt=done.attempt)
+    if done.status is Status.FAILED:
+        failure = StoredFailure(*json.loads(done.result or b'["failed", ""]'))
+        return Outcome(Verdict.FAILED, attempt=done.attempt, error=failure, final=True)
+    result = None if done.result is None else policy.codec.decode(done.result)
+    return Outcome(Verdict.DUPLICATE, result, done.attempt)
+
+
+def _differs(request: ClaimRequest, fingerprint: bytes | None) -> bool:
+    ours = request.fingerprint
+    return ours is not None and fingerprint is not None and ours != fingerprint
+
+
+def _mismatch(record_id: RecordId) -> PayloadMismatch:
+    msg = (
+        f"key {record_id.key!r} of group {record_id.group!r} came before with another payload: "
+        "the producer reuses a key, or the key leaves out what makes the message unique"
+    )
+    return PayloadMismatch(msg)
+
+
+# --- the claim is ours ------------------------------------------------------------------------
+
+
+def _claimed(
+    policy: Policy, request: ClaimRequest, claim: Claim, answer: Acquired, clock: Clock
+) -> Flow:
+    if _differs(request, answer.fingerprint):
+        yield from _release(policy, claim, started=False)
+        raise _mismatch(request.id)
+    if policy.max_attempts is not None and claim.attempt > policy.max_attempts:
+        return (yield from _quarantine(policy, claim, clock))
+    if claim.orphaned and policy.on_orphan != "retry":
+        outcome = yield from _orphan(policy, claim, clock)
+        if outcome is not None:
+            return outcome
+    return (yield from _run(policy, claim, clock))
+
+
+def _run(policy: Policy, claim: Claim, clock: Clock) -> Flow:
+    try:
+        result = yield Run(claim)
+    except GeneratorExit:
+        raise  # abandoned without a runner: the lease will end
+    except NotStarted:
+        yield from _release(policy, claim, started=False)
+        raise
+    except BaseException as error:
+        yield from _raised(policy, claim, error, clock)
+        raise
+    stored = None
+    if result is not None and policy.keep_result:
+        try:
+            stored = _encode(policy, result)
+        except Exception as error:  # noqa: BLE001 - the effect happened: whatever it is, never release
+            yield Emit(ResultDropped(claim.id, str(error)))
+    yield from _complete(policy, claim, Status.PROCESSED, stored, clock, result)
+    return Outcome(Verdict.PROCESSED, result, claim.attempt)
+
+
+def _encode(policy: Policy, result: object) -> bytes:
+    stored = policy.codec.encode(result)
+    if len(stored) > policy.max_result_bytes:
+        msg = f"the result has {len(stored)} bytes, more than max_result_bytes={policy.max_result_bytes}"
+        raise ValueError(msg)
+    return stored
+
+
+def _complete(
+    policy: Policy,
+    claim: Claim,
+    status: Status,
+    stored: bytes | None,
+    clock: Clock,
+    result: object = None,
+) -> Generator[Effect, Any, None]:
+    """Write *done*. While the store is away try again until the lease ends; never release."""
+    claim.finishing = True
+    completion = Completion(claim.id, claim.token, policy.window or 0.0, status, stored)
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            done = yield Call("complete", completion)
+        except StoreUnavailable as error:
+            if clock() + pause >= claim.deadline:
+                raise _not_recorded(claim, result) from error
+        else:
+            if not done:
+                claim.lost = True
+                raise lease_lost(claim)
+            return
+        yield Sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _raised(
+    policy: Policy, claim: Claim, error: BaseException, clock: Clock
+) -> Generator[Effect, Any, None]:
+    """The handler raised: store the failure if it is final, else give the claim back."""
+    final = False
+    try:
+        if policy.store_failure is not None and isinstance(error, Exception):
+            final = policy.store_failure(error)
+    finally:
+        if not final:
+            yield from _release(policy, claim)
+    if final:
+        failure = json.dumps([type(error).__name__, str(error)[:_LONGEST_FAILURE]]).encode()
+        try:
+            yield from _complete(policy, claim, Status.FAILED, failure, clock)
+        except (LeaseLost, StoreUnavailable) as refused:
+            yield Emit(ReleaseFailed(claim.id, refused))
+    yield Emit(Raised(claim.id, claim.attempt, error, final))
+
+
+def _release(policy: Policy, claim: Claim, *, started: bool = True) -> Generator[Effect, Any, None]:
+    claim.finishing = True
+    delay = policy.retry_delay if started else 0.0
+    release = Release(claim.id, claim.token, policy.window or 0.0, delay, started)
+    try:
+        yield Call("release", release)
+    except StoreUnavailable as error:
+        yield Emit(ReleaseFailed(claim.id, error))
+
+
+def _quarantine(policy: Policy, claim: Claim, clock: Clock) -> Flow:
+    yield from _complete(policy, claim, Status.QUARANTINED, None, clock)
+    return Outcome(Verdict.QUARANTINED, attempt=claim.attempt)
+
+
+def _orphan(
+    policy: Policy, claim: Claim, clock: Clock
+) -> Generator[Effect, Any, Outcome[Any] | None]:
+    """An earlier run stopped without a word. None means: run the handler."""
+    if not callable(policy.on_orphan):
+        return (yield from _quarantine(policy, claim, clock))
+    try:
+        happened = yield Ask(policy.on_orphan)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from _release(policy, claim, started=False)
+        raise
+    if happened is None:
+        return (yield from _quarantine(policy, claim, clock))
+    if happened is False:
+        return None
+    result = happened.result if isinstance(happened, Happened) else None
+    stored = None if result is None else _encode(policy, result)
+    yield from _complete(policy, claim, Status.PROCESSED, stored, clock, result)
+    return Outcome(Verdict.DUPLICATE, result, claim.attempt)
+
+
+def lease_lost(claim: Claim) -> LeaseLost:
+    msg = (
+        f"the claim on {claim.key!r} of group {claim.id.group!r} (attempt {claim.attempt}) is no "
+        "longer ours: its lease ended and another worker took over, or it was forgotten"
+    )
+    return LeaseLost(msg)
+
+
+def _not_recorded(claim: Claim, result: object) -> NotRecorded:
+    msg = (
+        f"the effect of {claim.key!r} of group {claim.id.group!r} happened, but the store could not "
+        "be told before the lease ended; a redelivery will run it again unless on_orphan prevents it"
+    )
+    return NotRecorded(msg, result=result)

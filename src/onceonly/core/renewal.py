@@ -1,0 +1,193 @@
+"""One keeper per engine renews all its leases, each at a third of its length.
+
+A renewal that crosses a completion does no harm: every write compares the token, and a done record
+refuses renewals. So nobody has to wait for the keeper before completing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+from onceonly.core.flows import Claim
+from onceonly.errors import StoreError
+from onceonly.events import Event, LeaseWasLost, RenewalFailed
+from onceonly.protocols import AsyncStore, Clock, Store
+from onceonly.types import Renewal
+
+_IDLE_ROUNDS = 10  # a keeper without work ends after so many looks, and is started again on demand
+
+
+class Watchlist:
+    """Which claims are kept alive, and when each is due. Adding and removing is one dict operation."""
+
+    def __init__(self, clock: Clock, emit: Callable[[Event], None]) -> None:
+        self._clock = clock
+        self._emit = emit
+        self._claims: dict[bytes, Claim] = {}
+        self.shortest = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def add(self, claim: Claim) -> bool:
+        """True if this lease is shorter than all before, so that a sleeping keeper must look again."""
+        self._claims[claim.token] = claim
+        if claim.lease >= self.shortest:
+            return False
+        self.shortest = claim.lease
+        return True
+
+    def remove(self, claim: Claim) -> None:
+        self._claims.pop(claim.token, None)
+
+    def clear(self) -> None:
+        self._claims.clear()
+
+    def due(self) -> list[Claim]:
+        now = self._clock()
+        claims = list(self._claims.values())
+        for claim in claims:
+            if now >= claim.deadline:
+                claim.lost = True
+        return [claim for claim in claims if now >= claim.renewed + claim.lease / 3]
+
+    def pause(self) -> float:
+        """Until the next is due. A claim added meanwhile is due later than this, so none is missed."""
+        soonest = min(
+            (claim.renewed + claim.lease / 3 for claim in list(self._claims.values())),
+            default=self._clock() + self.shortest / 3,
+        )
+        return max(0.0, soonest - self._clock())
+
+    def renewals(self, claims: Sequence[Claim]) -> list[Renewal]:
+        return [Renewal(c.id, c.token, c.lease, c.window) for c in claims]
+
+    def answered(self, claims: Sequence[Claim], sent: float, answers: Sequence[bool]) -> None:
+        for claim, ours in zip(claims, answers, strict=True):
+            if ours:
+                claim.renewed, claim.deadline, claim.lost = sent, sent + claim.lease, False
+                continue
+            self.remove(claim)
+            if not claim.finishing:
+                claim.lost = True
+                self._emit(LeaseWasLost(claim.id, claim.attempt))
+
+    def failed(self, claims: Sequence[Claim], error: Exception) -> float:
+        """How long to wait before trying again: several tries fit before the leases end."""
+        self._emit(RenewalFailed(len(claims), error))
+        return self.shortest / 10
+
+
+class Keeper:
+    """Renews from a daemon thread, started with the first claim."""
+
+    def __init__(self, store: Store, clock: Clock, emit: Callable[[Event], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._watchlist = Watchlist(clock, emit)
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def watch(self, claim: Claim) -> None:
+        if self._watchlist.add(claim):
+            self._wake.set()
+        if self._thread is None:
+            self._start()
+
+    def unwatch(self, claim: Claim) -> None:
+        self._watchlist.remove(claim)
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Stop; wait for a renewal under way, but not for ever."""
+        self._closed = True
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._work, name="onceonly-keeper", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        idle, pause = 0, self._watchlist.pause()
+        while not self._closed:
+            self._wake.wait(pause)
+            self._wake.clear()
+            pause = self._renew()
+            idle = 0 if self._watchlist else idle + 1
+            if idle >= _IDLE_ROUNDS and self._retire():
+                return
+
+    def _retire(self) -> bool:
+        with self._lock:
+            if self._watchlist:
+                return False
+            self._thread = None
+        # A claim added just before sees no thread and starts one; just after, the same.
+        return True
+
+    def _renew(self) -> float:
+        claims = self._watchlist.due()
+        if claims:
+            sent = self._clock()
+            try:
+                answers = self._store.renew(self._watchlist.renewals(claims))
+            except StoreError as error:
+                return self._watchlist.failed(claims, error)
+            self._watchlist.answered(claims, sent, answers)
+        return self._watchlist.pause()
+
+
+class AsyncKeeper:
+    """Renews from a task of the running event loop, started with the first claim."""
+
+    def __init__(self, store: AsyncStore, clock: Clock, emit: Callable[[Event], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._watchlist = Watchlist(clock, emit)
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+
+    def watch(self, claim: Claim) -> None:
+        if self._watchlist.add(claim):
+            self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def unwatch(self, claim: Claim) -> None:
+        self._watchlist.remove(claim)
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _work(self) -> None:
+        idle, pause = 0, self._watchlist.pause()
+        while idle < _IDLE_ROUNDS or self._watchlist:
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            pause = await self._renew()
+            idle = 0 if self._watchlist else idle + 1
+
+    async def _renew(self) -> float:
+        claims = self._watchlist.due()
+        if claims:
+            sent = self._clock()
+            try:
+                answers = await self._store.renew(self._watchlist.renewals(claims))
+            except StoreError as error:
+                return self._watchlist.failed(claims, error)
+            self._watchlist.answered(claims, sent, answers)
+        return self._watchlist.pause()
