@@ -1,0 +1,242 @@
+"""What :class:`Once` and :class:`AsyncOnce` share: settings, identities, requests, counting. No I/O."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar
+
+from onceonly.core.batch import BatchFlow, firsts, repeated, together
+from onceonly.core.flows import Claim, Flow, process, unguarded
+from onceonly.errors import InFlight, InvalidKey, Quarantined
+from onceonly.events import Event, FailedOpen, Listener, ResultDropped
+from onceonly.keys import check_key, check_keys, extractor, fingerprint_bytes, looks_like_spec
+from onceonly.protocols import Clock
+from onceonly.settings import Options, Policy, Text, resolve, store_and_group
+from onceonly.types import ClaimRequest, Completion, Mark, Outcome, RecordId, Stats, Status, Verdict
+
+T = TypeVar("T")
+
+KeySpec = str | Callable[..., object]
+"""For handlers and batches: ``"$.id"``, ``"header:message-id"``, ``"attr:id"``, or a function."""
+
+_current: ContextVar[Claim | None] = ContextVar("onceonly_claim", default=None)
+
+
+def current_claim() -> Claim | None:
+    """The claim under which this handler runs; None outside of one, or where dedup is off.
+
+    Hand its ``fence`` to downstream systems, or its ``key`` as their idempotency key.
+    """
+    return _current.get()
+
+
+class Tokens:
+    """A new token for every attempt: random per process, counted within it."""
+
+    def __init__(self) -> None:
+        self._prefix = os.urandom(10)
+        self._count = itertools.count()
+
+    def mint(self) -> bytes:
+        return self._prefix + next(self._count).to_bytes(6, "big")
+
+
+class Counts:
+    """Events go to the listener; the two that cost protection are counted as well."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        self._listener = listener
+        self.failed_open = 0
+        self.results_dropped = 0
+
+    def emit(self, event: Event) -> None:
+        kind = type(event)
+        if kind is FailedOpen:
+            self.failed_open += 1
+        elif kind is ResultDropped:
+            self.results_dropped += 1
+        if self._listener is not None:
+            with suppress(Exception):  # a listener must never cost a message
+                self._listener(event)
+
+
+class Job(NamedTuple):
+    """One call of a handler and the request that guards it; None where dedup is off."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    request: ClaimRequest | None
+
+
+class Engine:
+    """Names, policies and requests of one group. Thread-safe; cheap to share."""
+
+    def __init__(self, store: object, group: str | None, options: Options, clock: Clock) -> None:
+        self._store_or_url, self._group = store_and_group(store, group)
+        self._options = options
+        self._policy = resolve(self._group, options)
+        self._clock = clock
+        self._counts = Counts(self._policy.on_event)
+        self._tokens = Tokens()
+        self._pid = os.getpid()
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    def _override(self, options: Options) -> Policy:
+        return resolve(self._group, {**self._options, **options}) if options else self._policy
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _request(
+        self,
+        policy: Policy,
+        key: object,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        scope: str | None = None,
+        kind: str | None = None,
+    ) -> ClaimRequest | None:
+        """What is asked of the store, computed once and before the handler can change its input."""
+        if policy.window is None:
+            return None
+        fingerprint = None
+        if policy.fingerprint is not None:
+            fingerprint = fingerprint_bytes(policy.fingerprint(*args, **kwargs))
+        scope = scope if policy.scope is None else scope or _text(policy.scope, "scope", args, kwargs)
+        kind = kind if policy.type is None else kind or _text(policy.type, "type", args, kwargs)
+        record_id = RecordId(policy.group, scope or "", check_key(key))
+        token = self._tokens.mint()
+        return ClaimRequest(record_id, token, policy.lease, policy.window, fingerprint, kind)
+
+    def _flow(self, policy: Policy, request: ClaimRequest | None) -> Flow:
+        return unguarded() if request is None else process(policy, request, self._clock)
+
+    def _batch(self, messages: Sequence[Any], key: KeySpec, fallback: object) -> Batch:
+        find = key_finder(key, fallback)
+        jobs: list[Job | Exception] = []
+        for message in messages:
+            try:
+                request = self._request(self._policy, find(message), (message,), {})
+                jobs.append(Job((message,), {}, request))
+            except Exception as error:  # noqa: BLE001 - one bad message fails alone
+                jobs.append(error)
+        return Batch(self, jobs)
+
+    def _id(self, key: str, scope: str | None) -> RecordId:
+        fixed = self._policy.scope
+        if scope is None and isinstance(fixed, str):
+            scope = fixed
+        return RecordId(self._group, scope or "", check_key(literal(key)))
+
+    def _marks(self, keys: Sequence[str], scope: str | None, kind: str | None) -> list[Mark]:
+        """Ten thousand at a time, so the work per key is done in C."""
+        scope = self._id("-", scope).scope
+        checked = check_keys(keys)
+        window = self._policy.window or 0.0
+        ids = map(RecordId._make, zip(itertools.repeat(self._group), itertools.repeat(scope), checked))
+        return list(map(Mark._make, zip(ids, itertools.repeat(window), itertools.repeat(kind))))
+
+    def _completion(self, claim: Claim, result: object) -> Completion:
+        """For completing a leased claim inside the caller's own transaction."""
+        policy = self._policy
+        stored = None if result is None else policy.codec.encode(result)
+        if stored is not None and len(stored) > policy.max_result_bytes:
+            stored = None
+            self._counts.emit(ResultDropped(claim.id, "larger than max_result_bytes"))
+        return Completion(claim.id, claim.token, claim.window, Status.PROCESSED, stored)
+
+    def _with_counts(self, stats: Stats) -> Stats:
+        counts = self._counts
+        return Stats(stats.groups, stats.expired, counts.failed_open, counts.results_dropped)
+
+
+class Batch:
+    """The flows of a batch, with equal keys collapsed, and their outcomes spread out again."""
+
+    def __init__(self, engine: Engine, jobs: list[Job | Exception]) -> None:
+        self._jobs = jobs
+        ids = [job.request.id if isinstance(job, Job) and job.request else None for job in jobs]
+        self._firsts = firsts(ids)
+        self._chosen = [i for i, job in enumerate(jobs) if isinstance(job, Job) and self._firsts[i] == i]
+        self._flows = [engine._flow(engine._policy, self.job(n).request) for n in range(len(self._chosen))]
+
+    def job(self, number: int) -> Job:
+        job = self._jobs[self._chosen[number]]
+        if not isinstance(job, Job):
+            raise TypeError
+        return job
+
+    def flow(self) -> BatchFlow:
+        return together(self._flows)
+
+    def spread(self, outcomes: Sequence[Outcome[Any]]) -> list[Outcome[Any]]:
+        by_index = dict(zip(self._chosen, outcomes, strict=True))
+        return [self._outcome(i, job, by_index) for i, job in enumerate(self._jobs)]
+
+    def _outcome(
+        self, index: int, job: Job | Exception, by_index: Mapping[int, Outcome[Any]]
+    ) -> Outcome[Any]:
+        if isinstance(job, Exception):
+            return Outcome(Verdict.FAILED, error=job)
+        first = self._firsts[index]
+        if first == index:
+            return by_index[index]
+        leader = self._jobs[first]
+        same = isinstance(leader, Job) and _fingerprint(leader) == _fingerprint(job)
+        return repeated(by_index[first], same_payload=same)
+
+
+def _fingerprint(job: Job) -> bytes | None:
+    return job.request.fingerprint if job.request else None
+
+
+def _text(value: Text, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    found = value(*args, **kwargs) if callable(value) else value
+    if found is not None and not isinstance(found, str):
+        msg = f"{name} must be text, not {type(found).__name__}"
+        raise InvalidKey(msg)
+    return found
+
+
+def literal(key: object) -> object:
+    """A key as such, not a place to find one: a path would make all messages share one key."""
+    if isinstance(key, str) and looks_like_spec(key):
+        msg = (
+            f"key={key!r} is a place to find a key, but here the key itself is wanted: "
+            "pass message['id'], or a function of the message"
+        )
+        raise InvalidKey(msg)
+    return key
+
+
+def key_finder(spec: KeySpec, fallback: object = None) -> Callable[[Any], object]:
+    """A function of the message that finds its key, or says clearly that there is none."""
+    return extractor(spec, fallback=fallback)  # type: ignore[arg-type]
+
+
+def found_key(key: object, message: object) -> object:
+    """For ``process``: the key itself, or a function of the message."""
+    if isinstance(key, str):
+        return literal(key)
+    return key_finder(key)(message) if callable(key) else key
+
+
+def unwrap(outcome: Outcome[T], key: str) -> T:
+    """For the decorator: the result, or the reason why there is none."""
+    if outcome.verdict is Verdict.IN_FLIGHT:
+        msg = f"{key!r} is being processed by another worker; deliver it again later"
+        raise InFlight(msg, retry_after=outcome.retry_after)
+    if outcome.verdict is Verdict.QUARANTINED:
+        msg = f"{key!r} is quarantined and waits for an operator; dead-letter it"
+        raise Quarantined(msg)
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.result  # type: ignore[return-value]
+
+
