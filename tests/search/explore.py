@@ -57,13 +57,12 @@ def explore(config: Config, limit: int = 200_000) -> Report:
         report.states += 1
         if report.states > limit:
             raise RuntimeError(f"{config.name}: more than {limit} states; lower its budgets")
-        world: World | None = replay(config, path)
-        assert world is not None
-        actions = world.actions()
-        final = world.over()
-        for action in actions:
+        here = replay(config, path)
+        final = here.over()
+        world: World | None = here
+        for action in here.actions():
             longer = (*path, action)
-            world = world or replay(config, path)
+            world = replay(config, path) if world is None else world
             try:
                 world.act(action)
             except Violation as violation:
@@ -76,7 +75,7 @@ def explore(config: Config, limit: int = 200_000) -> Report:
             world = None  # used up; the next action starts from the beginning again
         if final:
             try:
-                _finish(world or replay(config, path), report)
+                _finish(replay(config, path), report)
             except Violation as violation:
                 return _found(config, report, violation, path, "a fresh delivery, after all leases")
     return report

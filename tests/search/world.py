@@ -28,7 +28,10 @@ ID = RecordId("search", "", "key")
 START = 1_700_000_000.0
 
 Action = tuple[str, int]  # what, and which worker; -1 is the world
-FAULTS = ("crash", "lose request", "lose reply", "raise before", "raise after", "stall", "tick", "renew")
+FAULTS = (
+    *("crash", "lose request", "lose reply", "time out", "raise before", "raise after"),
+    *("stall", "tick", "renew"),
+)
 
 
 class Violation(AssertionError):
@@ -41,17 +44,20 @@ class Boom(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Config:
-    """How large the world is and how often each fault may strike. ``tick`` is a part of a lease."""
+    """How large the world is and how often each fault may strike.
+
+    ``stall`` is more than a lease, ``tick`` a part of one; ``time out`` is a reply that is lost, which the
+    worker learns a part of a lease later.
+    """
 
     name: str
     workers: int = 2
     copies: int = 2
     deliveries: int = 3
     faults: dict[str, int] = field(default_factory=dict)
-    options: Options = field(default_factory=lambda: Options())
+    options: Options = field(default_factory=Options)
     rules: Callable[[], Rules] = Rules
     exact: bool = False  # no excuse counts: exactly one effect
-    early: bool = False  # time may pass before a claim is answered
 
 
 @cache
@@ -115,7 +121,7 @@ class World:
     def _actions_of(self, worker: Worker) -> list[Action]:
         kinds = ["step"]
         if isinstance(worker.effect, Call):
-            kinds += ["lose request", "lose reply"]
+            kinds += ["lose request", "lose reply", "time out"]
         elif worker.running:
             kinds += ["raise before", "raise after"]
         if worker.kept:
@@ -127,7 +133,7 @@ class World:
         now = self.clock()
         if self.config.exact and any(w.token in self.grants for w in active):
             return False  # nobody stalls in this world: only the leases of the dead end
-        return self.config.early or any(until > now for until in self.grants.values())
+        return any(until > now for until in self.grants.values())
 
     def label(self, action: Action) -> str:
         """The action in words, as seen from the state before it."""
@@ -229,6 +235,8 @@ class World:
         else:
             assert isinstance(worker.effect, Call)
             self._ask(worker, worker.effect)
+            if kind == "time out":
+                self.pass_time(PART)
             self._throw(worker, StoreUnavailable("no reply", unknown=True))
 
     def _crash(self, worker: Worker) -> None:
@@ -464,4 +472,3 @@ def _canonical(value: Any, now: float) -> Hashable:
     if isinstance(value, tuple | BaseException):
         return type(value).__name__
     return repr(value)
-

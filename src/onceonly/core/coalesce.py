@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from onceonly.errors import StoreUnavailable
 
@@ -37,6 +37,9 @@ class Ticket(Generic[Q, A]):
         self.bell.acquire()
 
 
+_ALONE: Ticket[Any, Any] = Ticket(None)
+
+
 class Coalescer(Generic[Q, A]):
     """For threads. The thread that finds nobody at work leads; then a waiting one does."""
 
@@ -54,22 +57,19 @@ class Coalescer(Generic[Q, A]):
 
     def submit(self, request: Q) -> A:
         with self._mutex:
-            alone = not self._busy
-            if alone:
-                self._busy = True
-            else:
+            if self._busy:
                 ticket: Ticket[Q, A] = Ticket(request)
                 self._queue.append(ticket)
-        if alone:
-            return self._go_alone(request)
-        self._wait(ticket)
-        if ticket.leads:
-            self._lead()
-        return _opened(ticket.answer)
-
-    def _go_alone(self, request: Q) -> A:
+            else:
+                self._busy = True
+                ticket = _ALONE
+        if ticket is not _ALONE:
+            self._wait(ticket)
+            if ticket.leads:
+                self._lead()
+            return _opened(ticket.answer)
         try:
-            return self._call([request])[0]
+            return self._call((request,))[0]
         except Exception:
             raise
         except BaseException:
@@ -109,12 +109,12 @@ class Coalescer(Generic[Q, A]):
 
     def _hand_over(self) -> None:
         with self._mutex:
-            if self._queue:
-                leader = self._queue[0]
-                leader.leads = True
-                leader.bell.release()
-            else:
+            if not self._queue:
                 self._busy = False
+                return
+            leader = self._queue[0]
+            leader.leads = True
+            leader.bell.release()
 
     def _abandon(self, ticket: Ticket[Q, A]) -> None:
         with self._mutex:

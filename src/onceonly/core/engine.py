@@ -222,8 +222,8 @@ def key_finder(spec: KeySpec, fallback: object = None) -> Callable[[Any], object
 
 def found_key(key: object, message: object) -> object:
     """For ``process``: the key itself, or a function of the message."""
-    if isinstance(key, str):
-        return literal(key)
+    if type(key) is str:
+        return literal(key) if looks_like_spec(key) else key
     return key_finder(key)(message) if callable(key) else key
 
 

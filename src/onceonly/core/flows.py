@@ -114,17 +114,25 @@ def process(policy: Policy, request: ClaimRequest, clock: Clock) -> Flow:
     """One delivery, from claim to verdict. Raises what the handler raised, after releasing."""
     sent = clock()
     try:
-        answer = yield Call("claim", request)
+        try:
+            answer = yield Call("claim", request)
+        except StoreUnavailable as error:
+            answer = yield from _claim_again(request, error)
         if type(answer) is not Acquired:
             answer, sent = yield from _wait_for_claim(policy, request, answer, sent, clock)
     except StoreUnavailable as error:
-        answer, sent = yield from _claim_again(policy, request, error, clock)
-        if answer is None:
-            return (yield from _unprotected(request.id, error))
+        if not policy.fail_open:
+            raise
+        return (yield from _unprotected(request.id, error))
     if type(answer) is not Acquired:
         outcome = _settled(policy, request, answer)
     else:
-        outcome = yield from _claimed(policy, request, Claim(request, answer, sent), answer, clock)
+        claim = Claim(request, answer, sent)
+        outcome = None
+        if answer.attempt > 1 or answer.fingerprint is not request.fingerprint:  # not the first time
+            outcome = yield from _not_to_run(policy, request, claim, answer, clock)
+        if outcome is None:
+            outcome = yield from _run(policy, claim, clock)
     if policy.on_event is not None:
         yield Emit(Settled(request.id, outcome.verdict, outcome.attempt))
     return outcome
@@ -163,25 +171,27 @@ def _wait_for_claim(
         yield Sleep(min(pause, left, answer.retry_after))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
         sent = clock()
-        answer = yield Call("claim", request)
+        try:
+            answer = yield Call("claim", request)
+        except StoreUnavailable as error:
+            answer = yield from _claim_again(request, error)
     return answer, sent
 
 
-def _claim_again(
-    policy: Policy, request: ClaimRequest, error: StoreUnavailable, clock: Clock
-) -> Generator[Effect, Any, tuple[Any, float]]:
-    """A reply was lost: ask again with the same token. (None, 0) means: run it unprotected."""
+def _claim_again(request: ClaimRequest, error: StoreUnavailable) -> Generator[Effect, Any, Any]:
+    """A reply was lost: ask again with the same token.
+
+    If the lost request was heard, its lease has been running ever since: the caller counts the lease
+    from the first request, never from this one.
+    """
     for _ in range(_CLAIM_TRIES - 1):
         if not error.unknown:
             break
-        sent = clock()
         try:
-            return (yield Call("claim", request)), sent
+            return (yield Call("claim", request))
         except StoreUnavailable as again:
             error = again
-    if not policy.fail_open:
-        raise error
-    return None, 0.0
+    raise error
 
 
 def _unprotected(record_id: RecordId, error: StoreUnavailable) -> Flow:
@@ -225,19 +235,18 @@ def _mismatch(record_id: RecordId) -> PayloadMismatch:
 # --- the claim is ours ------------------------------------------------------------------------
 
 
-def _claimed(
+def _not_to_run(
     policy: Policy, request: ClaimRequest, claim: Claim, answer: Acquired, clock: Clock
-) -> Flow:
+) -> Generator[Effect, Any, Outcome[Any] | None]:
+    """What an earlier attempt left behind may forbid another. None means: run the handler."""
     if _differs(request, answer.fingerprint):
         yield from _release(policy, claim, started=False)
         raise _mismatch(request.id)
     if policy.max_attempts is not None and claim.attempt > policy.max_attempts:
         return (yield from _quarantine(policy, claim, clock))
     if claim.orphaned and policy.on_orphan != "retry":
-        outcome = yield from _orphan(policy, claim, clock)
-        if outcome is not None:
-            return outcome
-    return (yield from _run(policy, claim, clock))
+        return (yield from _orphan(policy, claim, clock))
+    return None
 
 
 def _run(policy: Policy, claim: Claim, clock: Clock) -> Flow:
@@ -288,10 +297,10 @@ def _complete(
             if clock() + pause >= claim.deadline:
                 raise _not_recorded(claim, result) from error
         else:
-            if not done:
-                claim.lost = True
-                raise lease_lost(claim)
-            return
+            if done:
+                return
+            claim.lost = True
+            raise lease_lost(claim)
         yield Sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
 

@@ -67,6 +67,7 @@ class MemoryStore:
         self._order: list[int] = []  # heap of the slices there are
         self._due = FOREVER  # end of the first slice
         self._fence = 0
+        self._now = 0.0
         self._stale = 0  # forgotten records that still stand in a slice
         self._next_scan = 0.0
 
@@ -84,6 +85,8 @@ class MemoryStore:
             now = self._tick()
             if len(self._entries) + len(requests) > self._max:
                 self._need_room([request.id for request in requests], now)
+            if len(requests) == 1:
+                return [self._claim(requests[0], now)]
             return [self._claim(request, now) for request in requests]
 
     def complete(self, completions: Sequence[Completion]) -> list[bool]:
@@ -180,13 +183,13 @@ class MemoryStore:
             self._file(record_id, entry.expires)
 
     def _mint(self) -> int:
-        self._fence = fence = max(self._fence + 1, int(self._clock() * 1e6))
+        self._fence = fence = max(self._fence + 1, int(self._now * 1e6))
         return fence
 
     # --- expiry and the bound -----------------------------------------------------------------
 
     def _tick(self) -> float:
-        now = self._clock()
+        self._now = now = self._clock()
         if now >= self._due:
             self._sweep(now)
         return now

@@ -16,9 +16,8 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -83,45 +82,34 @@ class SqliteStore:
     # --- verbs --------------------------------------------------------------------------------
 
     def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
-        with self._transaction() as plans:
-            return plans.mark_seen(marks)
+        return self._write(Plans.mark_seen, marks)
 
     def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
-        with self._transaction() as plans:
-            return plans.claim(requests)
+        return self._write(Plans.claim, requests)
 
     def complete(self, completions: Sequence[Completion]) -> list[bool]:
-        with self._transaction() as plans:
-            return plans.complete(completions)
+        return self._write(Plans.complete, completions)
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
-        with self._transaction() as plans:
-            return plans.release(releases)
+        return self._write(Plans.release, releases)
 
     def renew(self, renewals: Sequence[Renewal]) -> list[bool]:
-        with self._transaction() as plans:
-            return plans.renew(renewals)
+        return self._write(Plans.renew, renewals)
 
     def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
-        with self._reading() as plans:
-            return plans.peek(ids)
+        return self._read(lambda plans: plans.peek(ids))
 
     def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        with self._transaction() as plans:
-            return plans.forget(ids, force=force)
+        return self._write(lambda plans, chosen: plans.forget(chosen, force=force), ids)
 
     def purge(self, *, limit: int = 10_000) -> int:
         """Look for expired rows on a connection of its own, then delete them in short transactions."""
         expired = self._find_expired(limit)
-        removed = 0
-        for start in range(0, len(expired), _PURGE_BATCH):
-            with self._transaction() as plans:
-                removed += plans.delete_expired(expired[start : start + _PURGE_BATCH])
-        return removed
+        batches = range(0, len(expired), _PURGE_BATCH)
+        return sum(self._write(Plans.delete_expired, expired[i : i + _PURGE_BATCH]) for i in batches)
 
     def stats(self) -> Stats:
-        with self._reading() as plans:
-            return plans.stats()
+        return self._read(Plans.stats)
 
     def bind(self, connection: object) -> BoundSqliteStore:
         return BoundSqliteStore(connection, self._path, self._clock, self._rules)
@@ -141,6 +129,7 @@ class SqliteStore:
         self._lock = threading.Lock()
         try:
             self._connection = self._connect()
+            self._cursor = self._connection.cursor()
             self._prepare()
         except sqlite3.Error as error:
             raise _unavailable(error, self._path) from error
@@ -168,29 +157,28 @@ class SqliteStore:
             )
             raise ConfigurationError(msg)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[Plans]:
+    def _write(self, plan: Callable[[Plans, A], T], argument: A) -> T:
         """One write transaction; the clock is read once the lock is ours."""
         with self._lock:
-            execute = self._connection.execute
+            cursor = self._cursor
             try:
-                execute("BEGIN IMMEDIATE")
-                plans = Plans(self._connection.cursor(), self._clock(), self._groups, self._rules)
-                yield plans
-                execute("COMMIT")
-                self._groups.update(plans.learned)
+                cursor.execute("BEGIN IMMEDIATE")
+                plans = Plans(cursor, self._clock(), self._groups, self._rules)
+                answer = plan(plans, argument)
+                cursor.execute("COMMIT")
             except sqlite3.Error as error:
                 self._undo()
                 raise _unavailable(error, self._path) from error
             except BaseException:
                 self._undo()
                 raise
+            self._groups.update(plans.learned)
+            return answer
 
-    @contextmanager
-    def _reading(self) -> Iterator[Plans]:
+    def _read(self, plan: Callable[[Plans], T]) -> T:
         with self._lock:
             try:
-                yield Plans(self._connection.cursor(), self._clock(), self._groups, self._rules)
+                return plan(Plans(self._cursor, self._clock(), self._groups, self._rules))
             except sqlite3.Error as error:
                 raise _unavailable(error, self._path) from error
 

@@ -3,8 +3,10 @@
 -- onceonly_records  one row per record, by 16-byte digest of (group, scope, key). No index on
 --                   expires: it would cost every insert more than a sequential scan costs purge.
 -- onceonly_groups   group names, so that a row carries a small number instead of a text.
--- onceonly_meta     'schema' is this version; 'fence' is the last fence minted in this file, kept
---                   outside the records so that fences grow across expiry and purge.
+-- onceonly_meta     'schema' is this version; 'fence' is the largest fence of any record that was
+--                   deleted. A new fence is larger than that, than the row's own last one and than
+--                   the clock in microseconds: so it grows per key, also across expiry and purge,
+--                   and a claim need not write a counter.
 --
 -- state: 0 claimed, 1 free, 2 processed, 3 failed, 4 quarantined
 -- until: end of the lease while claimed, not-before while free

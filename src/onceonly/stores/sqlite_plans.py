@@ -9,12 +9,14 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
 from onceonly.errors import LeaseLost
-from onceonly.stores.rules import Entry, Rules, refuse_live
+from onceonly.stores.rules import FOREVER, Entry, Rules, refuse_live
 from onceonly.types import (
+    Acquired,
     ClaimAnswer,
     ClaimRequest,
     Completion,
@@ -25,16 +27,18 @@ from onceonly.types import (
     Renewal,
     State,
     Stats,
+    Status,
     digest_prefix,
 )
 
 _STATES = (State.CLAIMED, State.FREE, State.PROCESSED, State.FAILED, State.QUARANTINED)
 _CODES = {state: code for code, state in enumerate(_STATES)}
 _PROCESSED = _CODES[State.PROCESSED]
+_DONE_CODES = {status: _CODES[State(status.value)] for status in Status}
 
 _LOAD = """
 SELECT state, token, expires, until, fence, attempt, orphaned, done_at, type, fingerprint, result
-FROM onceonly_records WHERE id = ? AND expires > ?"""
+FROM onceonly_records WHERE id = ?"""
 
 _KEEP = """
 INSERT INTO onceonly_records (id, grp, state, expires, until, token, fence, attempt, orphaned,
@@ -42,7 +46,7 @@ INSERT INTO onceonly_records (id, grp, state, expires, until, token, fence, atte
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
     state = excluded.state, expires = excluded.expires, until = excluded.until,
-    token = excluded.token, fence = excluded.fence, attempt = excluded.attempt,
+    token = excluded.token, fence = max(excluded.fence, coalesce(fence, 0)), attempt = excluded.attempt,
     orphaned = excluded.orphaned, done_at = excluded.done_at, scope = excluded.scope,
     key = excluded.key, type = excluded.type, fingerprint = excluded.fingerprint,
     result = excluded.result"""
@@ -51,8 +55,20 @@ _MARK = """
 INSERT INTO onceonly_records (id, grp, state, expires, type) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING"""
 
-_MINT = """
-UPDATE onceonly_meta SET value = max(value + 1, ?) WHERE name = 'fence' RETURNING value"""
+# The usual cases in one statement each: a key never seen, and a claim that is ours. Whatever they do
+# not change is loaded and judged by the rules.
+_CLAIM_NEW = """
+INSERT INTO onceonly_records (id, grp, state, expires, until, token, fence, attempt, orphaned,
+                              scope, key, type, fingerprint)
+VALUES (?, ?, 0, ?, ?, ?, ?, 1, 0, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING"""
+
+_COMPLETE_OURS = """
+UPDATE onceonly_records SET state = ?, expires = ?, done_at = ?, result = ?
+WHERE id = ? AND token = ? AND state = 0 AND expires > ?"""
+
+_FENCE_FLOOR = "SELECT value FROM onceonly_meta WHERE name = 'fence'"
+_RAISE_FLOOR = "UPDATE onceonly_meta SET value = max(value, ?) WHERE name = 'fence'"
 
 _LIVE = "SELECT until FROM onceonly_records WHERE id = ? AND state = 0 AND until > ?"
 
@@ -78,6 +94,8 @@ class Plans:
         self._now = now
         self._groups = groups
         self._rules = rules
+        self._last_fence = 0
+        self._row_fence = 0  # of the row loaded last, also if it is expired
         self.learned: dict[str, int] = {}  # to be remembered only if this transaction commits
 
     def mark_seen(self, marks: Sequence[Mark], *, refuse_live_claims: bool = False) -> list[bool]:
@@ -95,19 +113,12 @@ class Plans:
         return new
 
     def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
-        def decide(digest: bytes, request: ClaimRequest) -> ClaimAnswer:
-            entry = self._load(digest)
-            answer, kept = self._rules.claim(entry, request, self._now, self._mint)
-            if kept is not None:
-                self._keep(digest, request.id, kept)
-            return answer
-
-        return in_order(requests, decide)
+        return in_order(requests, self._claim)
 
     def complete(self, completions: Sequence[Completion], *, refuse_lost: bool = False) -> list[bool]:
         if refuse_lost:
             self._refuse_lost(completions)
-        return self._change(completions, self._rules.complete)
+        return in_order(completions, self._complete)
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
         return self._change(releases, self._rules.release)
@@ -126,18 +137,13 @@ class Plans:
         if not force:
             self._refuse_live(marks, digests)
         found = [self._load(digest) is not None for digest in digests]
-        self._cursor.executemany(
-            "DELETE FROM onceonly_records WHERE id = ?", [(digest,) for digest in digests]
-        )
+        self._delete("DELETE FROM onceonly_records WHERE id = ?", [(digest,) for digest in digests])
         return found
 
     def delete_expired(self, digests: Sequence[bytes]) -> int:
         """Those that are still expired; a claim may have taken one over since it was found."""
-        self._cursor.executemany(
-            "DELETE FROM onceonly_records WHERE id = ? AND expires <= ?",
-            [(digest, self._now) for digest in digests],
-        )
-        return self._cursor.rowcount
+        still = "DELETE FROM onceonly_records WHERE id = ? AND expires <= ?"
+        return self._delete(still, [(digest, self._now) for digest in digests])
 
     def stats(self) -> Stats:
         rows = self._cursor.execute(
@@ -167,9 +173,44 @@ class Plans:
 
     # --- records ------------------------------------------------------------------------------
 
+    def _claim(self, digest: bytes, request: ClaimRequest) -> ClaimAnswer:
+        (group, scope, key), token, lease, window, fingerprint, kind = request
+        now = self._now
+        until = now + lease
+        number = self._groups.get(group) or self._group(group)
+        fence = self._new_fence()
+        values = (digest, number, until + window, until, token, fence, scope, key, kind, fingerprint)
+        if self._cursor.execute(_CLAIM_NEW, values).rowcount:
+            return Acquired(fence, 1, False, fingerprint)
+        answer, kept = self._rules.claim(self._load(digest), request, now, self._mint)
+        if kept is not None:
+            self._keep(digest, request.id, kept)
+        return answer
+
+    def _complete(self, digest: bytes, completion: Completion) -> bool:
+        _, token, window, status, result = completion
+        now = self._now
+        expires = FOREVER if status is Status.QUARANTINED else now + window
+        values = (_DONE_CODES[status], expires, now, result, digest, token, now)
+        self._cursor.execute(_COMPLETE_OURS, values)
+        return self._cursor.rowcount == 1 or self._rules.complete(self._load(digest), completion, now)
+
+    def _delete(self, statement: str, rows: Sequence[tuple[object, ...]]) -> int:
+        """Delete, and remember the largest fence that goes, so that fences keep growing."""
+        highest = deleted = 0
+        for row in rows:
+            gone = self._cursor.execute(f"{statement} RETURNING coalesce(fence, 0)", row).fetchone()
+            if gone is not None:
+                deleted += 1
+                highest = max(highest, gone[0])
+        if highest:
+            self._cursor.execute(_RAISE_FLOOR, (highest,))
+        return deleted
+
     def _load(self, digest: bytes) -> Entry | None:
-        row = self._cursor.execute(_LOAD, (digest, self._now)).fetchone()
-        if row is None:
+        row = self._cursor.execute(_LOAD, (digest,)).fetchone()
+        self._row_fence = (row and row[4]) or 0
+        if row is None or row[2] <= self._now:
             return None
         state, token, expires, until, fence, attempt, orphaned, done_at, kind, fingerprint, result = row
         entry = Entry(_STATES[state], token, expires)
@@ -213,9 +254,17 @@ class Plans:
 
         return in_order(requests, decide)
 
+    def _new_fence(self) -> int:
+        """Larger than those of deleted rows, and than the last one of this batch."""
+        if self._last_fence == 0:
+            floor: int = self._cursor.execute(_FENCE_FLOOR).fetchone()[0]
+            self._last_fence = max(int(self._now * 1e6) - 1, floor)
+        self._last_fence += 1
+        return self._last_fence
+
     def _mint(self) -> int:
-        fence: int = self._cursor.execute(_MINT, (int(self._now * 1e6),)).fetchone()[0]
-        return fence
+        """A new fence that is also larger than every earlier one of the row loaded last."""
+        return max(self._new_fence(), self._row_fence + 1)
 
     def _group(self, name: str) -> int:
         number = self._groups.get(name) or self.learned.get(name)
@@ -266,16 +315,26 @@ class Plans:
                 raise LeaseLost(msg)
 
 
+@lru_cache(maxsize=1024)
+def _hasher(group: str, scope: str) -> blake2b:
+    return blake2b(digest_prefix(group, scope), digest_size=16)
+
+
 def digests_of(requests: Sequence[HasId]) -> list[bytes]:
-    """One digest per request; the hash of group and scope is shared by neighbours."""
+    """One digest per request; the hash of group and scope is shared."""
+    if len(requests) == 1:
+        group, scope, key = requests[0].id
+        hasher = _hasher(group, scope).copy()
+        hasher.update(key.encode())
+        return [hasher.digest()]
     digests = []
-    shared: tuple[str, str] | None = None
+    known: tuple[str, str] | None = None
     for request in requests:
         group, scope, key = request.id
-        if (group, scope) != shared:
-            shared = (group, scope)
-            start = blake2b(digest_prefix(group, scope), digest_size=16)
-        hasher = start.copy()
+        if (group, scope) != known:
+            known = (group, scope)
+            copy = _hasher(group, scope).copy
+        hasher = copy()
         hasher.update(key.encode())
         digests.append(hasher.digest())
     return digests

@@ -1,0 +1,100 @@
+"""What the ledgers say. The judge looks at effects and fired faults only, never at a store's records."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from onceonly.cli.demo.plan import Plan, Step
+
+_KILL = "kill:"
+_CAUSES = {
+    f"{_KILL}{Step.EFFECT_DONE}": "killed between effect and completion",
+    "LeaseLost": "stalled past its lease",
+    "NotRecorded": "could not reach the store before its lease ended",
+}
+
+
+class Effect(NamedTuple):
+    """One ledger entry."""
+
+    message: str
+    amount: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One consumer's verdict. ``causes`` count the explained repeats, by what caused them."""
+
+    consumer: str
+    delivered: int
+    unique: int
+    effects: int
+    lost: int
+    doubled: int
+    kills: int
+    total: int
+    expected: int
+    causes: Mapping[str, int] = field(default_factory=dict)
+    unexplained: Sequence[str] = ()
+
+    def as_json(self) -> dict[str, object]:
+        names = ("consumer", "delivered", "unique", "effects", "lost", "doubled", "kills")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def broken_promises(self) -> list[str]:
+        """What this consumer promised and did not keep. The textbook promised nothing."""
+        if self.consumer == "textbook":
+            return []
+        broken = [f"{self.lost} lost"] if self.lost else []
+        if self.consumer == "onceonly-transactional":
+            return broken + ([f"{self.doubled} doubled"] if self.doubled else [])
+        return broken + [f"{message} doubled, UNEXPLAINED" for message in self.unexplained]
+
+
+def judge(
+    consumer: str, plan: Plan, delivered: int, effects: Sequence[Effect], faults: Sequence[Mapping[str, Any]]
+) -> Report:
+    """Compare the ledger with the plan, and every repeat with the faults that fired."""
+    by_message: dict[str, list[Effect]] = defaultdict(list)
+    for effect in effects:
+        by_message[effect.message].append(effect)
+    unknown = by_message.keys() - plan.payments.keys()
+    if unknown:
+        msg = f"the ledger of {consumer} has effects of messages nobody sent: {sorted(unknown)[:3]}"
+        raise ValueError(msg)
+    repeated = {message: found for message, found in by_message.items() if len(found) > 1}
+    causes, unexplained = _explain(repeated, faults)
+    return Report(
+        consumer=consumer,
+        delivered=delivered,
+        unique=len(plan.payments),
+        effects=len(effects),
+        lost=len(plan.payments.keys() - by_message.keys()),
+        doubled=len(repeated),
+        kills=sum(fault["what"].startswith(_KILL) for fault in faults),
+        total=sum(effect.amount for effect in effects),
+        expected=plan.total,
+        causes=causes,
+        unexplained=unexplained,
+    )
+
+
+def _explain(
+    repeated: Mapping[str, list[Effect]], faults: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, int], list[str]]:
+    """Each effect but one must come from a worker that, right after it, could not complete."""
+    known = {(f["message"], f["pid"]): _CAUSES[f["what"]] for f in faults if f["what"] in _CAUSES}
+    causes: Counter[str] = Counter()
+    unexplained = []
+    for message, effects in repeated.items():
+        found = [known[message, e.pid] for e in effects if (message, e.pid) in known]
+        extra = len(effects) - 1
+        causes.update(found[:extra])
+        if len(found) < extra:
+            unexplained.append(message)
+    return dict(causes), unexplained

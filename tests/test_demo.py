@@ -1,0 +1,231 @@
+"""The demo, run as a user runs it, and its judge on ledgers written by hand."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from onceonly.cli.demo.judge import Effect, judge
+from onceonly.cli.demo.plan import LATE, Kill, Payment, Plan, Step, make_plan
+
+COMMAND = [sys.executable, "-c", "from onceonly.cli import main; main()", "demo"]
+KEYS = ["consumer", "delivered", "unique", "effects", "lost", "doubled", "kills"]
+NAMES = ["textbook", "onceonly-leased", "onceonly-transactional"]
+SMALL = ["--messages", "50", "--seed", "3"]
+
+
+def environment(**more):
+    unwanted = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE")
+    kept = {k: v for k, v in os.environ.items() if k not in unwanted and not k.startswith("ONCEONLY_")}
+    return {**kept, "PYTHONIOENCODING": "utf-8", **more}
+
+
+def run(*options, **env):
+    return subprocess.run(
+        [*COMMAND, *options], capture_output=True, text=True, env=environment(**env), timeout=90, check=False
+    )
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def test_json_shows_what_the_textbook_loses_and_doubles_and_onceonly_does_not():
+    done = run("--json", "--messages", "300", "--seed", "7")
+    assert (done.returncode, done.stderr) == (0, "")
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [list(report) for report in reports] == [KEYS] * 3
+    assert [report["consumer"] for report in reports] == NAMES
+    textbook, leased, transactional = reports
+    assert textbook["lost"] > 0
+    assert textbook["doubled"] > 0
+    assert leased["lost"] == 0
+    assert (transactional["lost"], transactional["doubled"]) == (0, 0)
+    plan = make_plan(300, 7)
+    for report in reports:
+        assert report["unique"] == 300
+        assert report["kills"] == len(plan.kills)
+        assert report["delivered"] >= plan.copies + len(plan.kills)
+
+
+def test_in_a_pipe_the_table_is_plain_text_and_the_work_files_can_be_kept(tmp_path):
+    kept = tmp_path / "kept"
+    done = run(*SMALL, "--keep", str(kept))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert "\r" not in done.stdout
+    for name in NAMES:  # whole, in both tables
+        assert sum(line.strip().startswith(name + " ") for line in done.stdout.splitlines()) == 2
+    assert "killed between effect and completion" in done.stdout
+    assert "UNEXPLAINED" not in done.stdout
+    assert sorted(path.name for path in kept.iterdir()) == sorted(NAMES)
+    again = run(*SMALL, "--keep", str(kept))
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+
+
+def test_on_a_terminal_there_is_progress_and_temporary_files_go_away(tmp_path):
+    shown, code = run_on_terminal([*COMMAND, *SMALL], TERM="xterm", TMPDIR=str(tmp_path))
+    assert code == 0
+    assert "\x1b[" in shown
+    copies = make_plan(50, 3).copies
+    assert shown.count(f"{copies}/{copies}") >= len(NAMES)
+    assert list(tmp_path.iterdir()) == []
+
+
+def run_on_terminal(command, **env):
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**env)
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        except OSError:  # Linux: the last writer has hung up
+            pass
+        finally:
+            os.close(ours)
+    return shown.decode(), process.returncode
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--messages", "49"], "--messages"),
+        (["--messages", "many"], "--messages"),
+        (["--workers", "0"], "--workers"),
+        (["--workers", "17"], "--workers"),
+        (["--seed", "x"], "--seed"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_bad_options_are_refused_with_2_and_named(options, says):
+    done = run(*options)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_options_come_from_the_environment_too():
+    assert "ONCEONLY_DEMO_WORKERS" not in os.environ
+    done = run(ONCEONLY_DEMO_WORKERS="0")
+    assert done.returncode == 2
+    assert "--workers" in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_without_the_cli_extra_it_says_what_to_install(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from onceonly.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "onceonly[cli]" in done.stderr
+
+
+def test_the_console_script_stays_a_function_after_it_ran():
+    code = (
+        "import sys; sys.argv[1:] = ['--version']\n"
+        "from onceonly.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "from onceonly.cli import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.count("onceonly, version") == 2
+
+
+# --- the plan ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("messages", [50, 200, 2000])
+def test_a_plan_follows_from_its_seed_and_kills_at_every_step(messages):
+    plan = make_plan(messages, 7)
+    assert plan == make_plan(messages, 7)
+    assert plan != make_plan(messages, 8)
+    kinds = Counter(plan.kills.values())
+    assert set(kinds) == {Kill(step, delay) for step in Step for delay in (0.0, LATE)}
+    assert max(kinds.values()) - min(kinds.values()) <= 1
+    slow = {payment.id for payment in plan.payments.values() if payment.slow}
+    assert slow
+    assert not slow & plan.kills.keys()
+
+
+def test_half_of_the_payments_come_twice_and_some_copies_at_the_same_time():
+    plan = make_plan(2000, 7)
+    assert set(plan.order) == plan.payments.keys()
+    assert len(plan.order) == 3000
+    assert max(Counter(plan.order).values()) == 2
+    side_by_side = sum(a == b for a, b in zip(plan.order, plan.order[1:], strict=False))
+    assert 200 < side_by_side < 500
+
+
+# --- the judge --------------------------------------------------------------------------------
+
+PLAN = Plan({i: Payment(i, "acct-01", 100) for i in "abc"}, tuple("abc"), {})
+DOUBLED_A = [Effect("a", 100, 1), Effect("a", 100, 2), Effect("b", 100, 2)]
+
+
+def fault(message, pid, what):
+    return {"message": message, "pid": pid, "what": what}
+
+
+def judged(consumer, effects, faults=()):
+    return judge(consumer, PLAN, 5, effects, list(faults))
+
+
+def test_the_judge_counts_lost_and_doubled_and_the_money():
+    report = judged("textbook", [*DOUBLED_A, Effect("b", 100, 3)])
+    assert (report.effects, report.lost, report.doubled, report.kills) == (4, 1, 2, 0)
+    assert (report.total, report.expected) == (400, 300)
+    assert report.broken_promises == []  # it made none
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        ("kill:effect-done", "killed between effect and completion"),
+        ("LeaseLost", "stalled past its lease"),
+        ("NotRecorded", "could not reach the store before its lease ended"),
+    ],
+)
+def test_a_repeat_is_explained_by_the_fault_of_the_worker_that_wrote_it(what, cause):
+    report = judged("onceonly-leased", [*DOUBLED_A, Effect("c", 100, 3)], [fault("a", 1, what)])
+    assert report.causes == {cause: 1}
+    assert report.unexplained == []
+    assert report.broken_promises == []
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [],
+        [fault("a", 1, "kill:claimed")],  # it died, but not after the effect
+        [fault("b", 1, "kill:effect-done")],  # another message
+        [fault("a", 9, "kill:effect-done")],  # a worker that wrote nothing
+    ],
+)
+def test_any_other_repeat_is_unexplained_and_breaks_the_promise(faults):
+    report = judged("onceonly-leased", [*DOUBLED_A, Effect("c", 100, 3)], faults)
+    assert report.unexplained == ["a"]
+    assert report.broken_promises == ["a doubled, UNEXPLAINED"]
+
+
+def test_one_kill_explains_one_repeat_and_not_two():
+    effects = [Effect("a", 100, 1), Effect("a", 100, 2), Effect("a", 100, 3)]
+    report = judged("onceonly-leased", effects, [fault("a", 1, "kill:effect-done")])
+    assert report.unexplained == ["a"]
+
+
+def test_lost_breaks_both_modes_and_doubled_always_breaks_the_transactional_one():
+    killed = [fault("a", 1, "kill:effect-done")]
+    assert judged("onceonly-leased", DOUBLED_A, killed).broken_promises == ["1 lost"]
+    assert judged("onceonly-transactional", DOUBLED_A, killed).broken_promises == ["1 lost", "1 doubled"]
+
+
+def test_an_effect_nobody_asked_for_is_no_success():
+    with pytest.raises(ValueError, match="nobody sent"):
+        judged("textbook", [Effect("z", 100, 1)])
