@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceonly.core.batch import CallMany, Keep, RunOne, together
-from onceonly.core.flows import Ask, Call, Emit, NotStarted, Run, Sleep, first_time, process, unguarded
+from onceonly.core.flows import VERBS, Ask, Emit, NotStarted, Run, Sleep, first_time, process, unguarded
 from onceonly.errors import LeaseLost, NotRecorded, PayloadMismatch, StoredFailure, StoreUnavailable
 from onceonly.events import FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled
 from onceonly.settings import Options, resolve
@@ -68,7 +68,7 @@ class Driver:
             return None
         if isinstance(effect, Run):
             return handler()
-        answer = script["ask" if isinstance(effect, Ask) else effect.verb]
+        answer = script["ask" if isinstance(effect, Ask) else VERBS[type(effect)]]
         if isinstance(answer, list):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if isinstance(answer, BaseException):
@@ -77,7 +77,7 @@ class Driver:
 
     @property
     def verbs(self) -> list[str]:
-        return [e.verb for e in self.effects if isinstance(e, Call)]
+        return [VERBS[type(e)] for e in self.effects if type(e) in VERBS]
 
     @property
     def events(self) -> list[Any]:
@@ -88,7 +88,7 @@ class Driver:
         return sum(isinstance(e, Run) for e in self.effects)
 
     def sent(self, verb: str) -> list[Any]:
-        return [e.request for e in self.effects if isinstance(e, Call) and e.verb == verb]
+        return [e for e in self.effects if VERBS.get(type(e)) == verb]
 
 
 def raising(error: BaseException):
@@ -104,7 +104,7 @@ def raising(error: BaseException):
 def test_claim_run_complete_in_this_order():
     driver = Driver()
     outcome = driver.drive({"claim": FRESH, "complete": True}, lambda: {"ok": 1})
-    assert [type(e) for e in driver.effects] == [Call, Run, Call]
+    assert [type(e) for e in driver.effects] == [ClaimRequest, Run, Completion]
     assert driver.verbs == ["claim", "complete"]
     assert (outcome.verdict, outcome.result, outcome.attempt, outcome.ack) == (
         Verdict.PROCESSED,
@@ -565,10 +565,13 @@ def batch_of(keys: str, handler: Any, *, answers: Any = None, **options: Any) ->
             effect = step(value)  # type: ignore[arg-type]
             step, value = flow.send, None
             if isinstance(effect, CallMany):
-                calls.append((effect.verb, [r.id.key for r in effect.requests]))
+                verb = VERBS[effect.kind]
+                calls.append((verb, [r.id.key for r in effect.requests]))
                 grants = {"claim": FRESH}
-                value = [(answers or {}).get((effect.verb, r.id.key), grants.get(effect.verb, True))
-                         for r in effect.requests]  # type: ignore[assignment]
+                value = [
+                    (answers or {}).get((verb, r.id.key), grants.get(verb, True))
+                    for r in effect.requests
+                ]  # type: ignore[assignment]
             elif isinstance(effect, RunOne):
                 try:
                     value = handler(keys[effect.index])

@@ -179,9 +179,7 @@ def _wait_timeout(options: Options) -> float:
 def _on_orphan(value: object) -> Literal["retry", "quarantine"] | Probe:
     if callable(value):
         return value
-    return cast(
-        Literal["retry", "quarantine"], _choice("on_orphan", value, "retry", "quarantine", "a probe")
-    )
+    return cast(Literal["retry", "quarantine"], _choice("on_orphan", value, "retry", "quarantine", "a probe"))
 
 
 def _choice(name: str, value: object, *allowed: str) -> str:

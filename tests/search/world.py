@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from onceonly.core import flows
-from onceonly.core.flows import Ask, Call, Claim, Emit, Run, Sleep
+from onceonly.core.flows import VERBS, Ask, Claim, Emit, Run, Sleep
 from onceonly.core.renewal import Watchlist
 from onceonly.errors import LeaseLost, NotRecorded, OnceonlyError, StoreUnavailable
 from onceonly.settings import Options, Policy, resolve
@@ -120,7 +120,7 @@ class World:
 
     def _actions_of(self, worker: Worker) -> list[Action]:
         kinds = ["step"]
-        if isinstance(worker.effect, Call):
+        if type(worker.effect) in VERBS:
             kinds += ["lose request", "lose reply", "time out"]
         elif worker.running:
             kinds += ["raise before", "raise after"]
@@ -146,8 +146,9 @@ class World:
             what = "handler takes effect and returns"
         elif kind == "step" and isinstance(effect, Run):
             what = "handler starts"
-        elif isinstance(effect, Call):
-            what = effect.verb if kind == "step" else f"{kind} ({effect.verb} pending)"
+        elif type(effect) in VERBS:
+            verb = VERBS[type(effect)]
+            what = verb if kind == "step" else f"{kind} ({verb} pending)"
         else:
             what = kind
         return f"{worker.name}: {what}"
@@ -191,7 +192,7 @@ class World:
 
     def _step(self, worker: Worker) -> None:
         effect = worker.effect
-        if isinstance(effect, Call):
+        if type(effect) in VERBS:
             self._send(worker, self._ask(worker, effect))
         elif isinstance(effect, Ask):
             self._send(worker, self.effects > 0)
@@ -233,7 +234,7 @@ class World:
         elif kind == "lose request":
             self._throw(worker, StoreUnavailable("no connection"))
         else:
-            assert isinstance(worker.effect, Call)
+            assert type(worker.effect) in VERBS
             self._ask(worker, worker.effect)
             if kind == "time out":
                 self.pass_time(PART)
@@ -252,7 +253,7 @@ class World:
         watchlist.add(worker.claim)
         sent = self.clock()
         (renewal,) = watchlist.renewals([worker.claim])
-        ours = self._ask(worker, Call("renew", renewal))
+        ours = self._ask(worker, renewal)
         watchlist.answered([worker.claim], sent, [ours])
         worker.kept = bool(len(watchlist))
         self._check_belief(worker)
@@ -318,16 +319,16 @@ class World:
         entry = self.store._entries.get(ID)
         return entry if entry is not None and entry.expires > self.clock() else None
 
-    def _ask(self, worker: Worker, call: Call) -> Any:
-        before = self._record()
-        (answer,) = getattr(self.store, call.verb)([call.request])
-        if call.verb == "claim":
+    def _ask(self, worker: Worker, request: object) -> Any:
+        before, verb = self._record(), VERBS[type(request)]
+        (answer,) = getattr(self.store, verb)([request])
+        if verb == "claim":
             if type(answer) is Acquired:
                 self._acquired(worker, answer)
             return answer
         if before is not None and before[1] != worker.token and self._record() != before:
-            raise Violation(f"{worker.name}'s stale {call.verb} changes the record of another")
-        self._written(worker, call.verb, answer)
+            raise Violation(f"{worker.name}'s stale {verb} changes the record of another")
+        self._written(worker, verb, answer)
         return answer
 
     def _record(self) -> tuple[object, ...] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -16,20 +15,30 @@ from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 from onceonly.core.batch import BatchEffect, CallMany, Keep, RunOne
 from onceonly.core.coalesce import AsyncCoalescer
 from onceonly.core.engine import Engine, KeySpec, _current, found_key, key_finder, literal, unwrap
-from onceonly.core.flows import Ask, Call, Claim, Emit, Run, Sleep, first_time
+from onceonly.core.flows import VERBS, Ask, Claim, Emit, Run, Sleep, first_time
 from onceonly.core.once import _unstarted, key_of
 from onceonly.core.renewal import AsyncKeeper
 from onceonly.errors import ConfigurationError, StoreError
 from onceonly.protocols import AsyncBoundStore, AsyncStore, Clock
 from onceonly.settings import Options, Policy
 from onceonly.stores import open_async_store
-from onceonly.types import Acquired, ClaimAnswer, ClaimRequest, Mark, Outcome, Record, Stats
+from onceonly.types import (
+    Acquired,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Mark,
+    Outcome,
+    Record,
+    Release,
+    Stats,
+)
 
 M = TypeVar("M")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Calls = dict[str, Callable[[Any], Awaitable[Any]]]
+Calls = dict[type, Callable[[Any], Awaitable[Any]]]
 
 
 class AsyncRunner:
@@ -61,13 +70,14 @@ class AsyncRunner:
 
     async def advance(self, flow: Any, step: Callable[[Any], Any], value: object) -> Any:
         """Do what the flow wants until it wants the handler (Run, Ask) or ends (its return value)."""
+        calls = self._calls
         try:
             effect = step(value)
             while True:
                 kind = type(effect)
                 try:
-                    if kind is Call:
-                        value = await self._calls[effect[0]](effect[1])
+                    if kind in calls:
+                        value = await calls[kind](effect)
                     elif kind is Run or kind is Ask:
                         return effect
                     else:
@@ -139,20 +149,18 @@ class AsyncOnce(Engine):
 
     def _ready(self) -> None:
         """Each event loop, and each process, gets its own keeper and queues."""
-        loop = asyncio.get_running_loop()
-        if loop is self._loop and os.getpid() == self._pid:
-            return
-        if os.getpid() != self._pid:
-            self._pid = os.getpid()
-            self._tokens = type(self._tokens)()
-            self._store.after_fork()
-        self._loop = loop
+        self._check_process()
+        if asyncio.get_running_loop() is not self._loop:
+            self._start()
+
+    def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._keeper = AsyncKeeper(self._store, self._clock, self._counts.emit)
         calls: Calls = {
-            "claim": AsyncCoalescer(self._store.claim, give_back=self._give_back).submit,
-            "complete": AsyncCoalescer(self._store.complete).submit,
-            "release": AsyncCoalescer(self._store.release).submit,
-            "mark_seen": AsyncCoalescer(self._store.mark_seen).submit,
+            ClaimRequest: AsyncCoalescer(self._store.claim, give_back=self._give_back).submit,
+            Completion: AsyncCoalescer(self._store.complete).submit,
+            Release: AsyncCoalescer(self._store.release).submit,
+            Mark: AsyncCoalescer(self._store.mark_seen).submit,
         }
         self._runner = AsyncRunner(calls, self._counts.emit, self._keeper)
 
@@ -222,7 +230,7 @@ class AsyncOnce(Engine):
         return await self._runner._other(effect)
 
     async def _call_many(self, effect: CallMany) -> list[Any]:
-        coalescer: AsyncCoalescer[Any, Any] = AsyncCoalescer(getattr(self._store, effect.verb))
+        coalescer: AsyncCoalescer[Any, Any] = AsyncCoalescer(getattr(self._store, VERBS[effect.kind]))
         return await coalescer._answer_each(effect.requests)
 
     def handler(
@@ -246,7 +254,11 @@ class AsyncOnce(Engine):
         return decorate
 
     def claim(
-        self, key: str, *, scope: str | None = None, type: str | None = None  # noqa: A002
+        self,
+        key: str,
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> AsyncManualClaim[Any]:
         """By hand: ``async with once.claim("order-17") as claim: if claim.fresh: ...``"""
         self._ready()
@@ -256,7 +268,11 @@ class AsyncOnce(Engine):
     # --- filter mode --------------------------------------------------------------------------
 
     async def first_time(
-        self, key: str, *, scope: str | None = None, type: str | None = None  # noqa: A002
+        self,
+        key: str,
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> bool:
         """As :meth:`Once.first_time`."""
         self._ready()
@@ -425,13 +441,21 @@ class AsyncBound:
         return ask
 
     async def first_time(
-        self, key: str, *, scope: str | None = None, type: str | None = None  # noqa: A002
+        self,
+        key: str,
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> bool:
         """As :meth:`Bound.first_time <onceonly.core.once.Bound.first_time>`."""
         return (await self.first_time_many([key], scope=scope, type=type))[0]
 
     async def first_time_many(
-        self, keys: Sequence[str], *, scope: str | None = None, type: str | None = None  # noqa: A002
+        self,
+        keys: Sequence[str],
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> list[bool]:
         marks = self._once._marks([literal(key) for key in keys], scope, type)  # type: ignore[misc]
         return [True] * len(marks) if self._policy.window is None else await self._store.mark_seen(marks)

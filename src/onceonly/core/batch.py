@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
-from onceonly.core.flows import Ask, Call, Claim, Effect, Emit, Flow, NotStarted, Run, Sleep
+from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, Flow, NotStarted, Run, Sleep
 from onceonly.errors import PayloadMismatch
 from onceonly.types import Outcome, RecordId, Verdict
 
 
 class CallMany(NamedTuple):
-    """One call for many requests; the answer is a list of answers or exceptions."""
+    """One call for many requests of a kind; the answer is a list of answers or exceptions."""
 
-    verb: str
+    kind: type
     requests: list[Any]
 
 
@@ -104,10 +104,10 @@ def _emit_all(waiting: dict[int, Effect], reply: Reply) -> Generator[BatchEffect
 
 
 def _call_all(waiting: dict[int, Effect], reply: Reply) -> Generator[BatchEffect, Any, None]:
-    calls = [(i, e) for i, e in waiting.items() if isinstance(e, Call)]
-    for verb in dict.fromkeys(call.verb for _, call in calls):
-        chosen = [(i, call.request) for i, call in calls if call.verb == verb]
-        answers = yield CallMany(verb, [request for _, request in chosen])
+    calls = [(i, e) for i, e in waiting.items() if type(e) in VERBS]
+    for kind in dict.fromkeys(type(request) for _, request in calls):
+        chosen = [(i, request) for i, request in calls if type(request) is kind]
+        answers = yield CallMany(kind, [request for _, request in chosen])
         for (index, _), answer in zip(chosen, answers, strict=True):
             reply(index, answer)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -14,7 +15,7 @@ from onceonly.core.flows import Claim, Flow, process, unguarded
 from onceonly.errors import InFlight, InvalidKey, Quarantined
 from onceonly.events import Event, FailedOpen, Listener, ResultDropped
 from onceonly.keys import check_key, check_keys, extractor, fingerprint_bytes, looks_like_spec
-from onceonly.protocols import Clock
+from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.settings import Options, Policy, Text, resolve, store_and_group
 from onceonly.types import ClaimRequest, Completion, Mark, Outcome, RecordId, Stats, Status, Verdict
 
@@ -22,6 +23,17 @@ T = TypeVar("T")
 
 KeySpec = str | Callable[..., object]
 """For handlers and batches: ``"$.id"``, ``"header:message-id"``, ``"attr:id"``, or a function."""
+
+_process, _fork_lock = os.getpid(), threading.Lock()
+
+
+def _note_fork() -> None:
+    global _process, _fork_lock  # noqa: PLW0603 - looked at for every message, so it must be cheap
+    _process, _fork_lock = os.getpid(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 _current: ContextVar[Claim | None] = ContextVar("onceonly_claim", default=None)
 
@@ -75,6 +87,8 @@ class Job(NamedTuple):
 class Engine:
     """Names, policies and requests of one group. Thread-safe; cheap to share."""
 
+    _store: Store | AsyncStore
+
     def __init__(self, store: object, group: str | None, options: Options, clock: Clock) -> None:
         self._store_or_url, self._group = store_and_group(store, group)
         self._options = options
@@ -82,11 +96,27 @@ class Engine:
         self._clock = clock
         self._counts = Counts(self._policy.on_event)
         self._tokens = Tokens()
-        self._pid = os.getpid()
+        self._process = _process
 
     @property
     def group(self) -> str:
         return self._group
+
+    def _check_process(self) -> None:
+        """After a fork the child starts its own connections, keeper and tokens."""
+        if self._process != _process:
+            self._after_fork()
+
+    def _after_fork(self) -> None:
+        with _fork_lock:
+            if self._process != _process:
+                self._tokens = Tokens()
+                self._store.after_fork()
+                self._start()
+                self._process = _process
+
+    def _start(self) -> None:
+        raise NotImplementedError
 
     def _override(self, options: Options) -> Policy:
         return resolve(self._group, {**self._options, **options}) if options else self._policy
@@ -144,11 +174,12 @@ class Engine:
 
     def _completion(self, claim: Claim, result: object) -> Completion:
         """For completing a leased claim inside the caller's own transaction."""
-        policy = self._policy
-        stored = None if result is None else policy.codec.encode(result)
-        if stored is not None and len(stored) > policy.max_result_bytes:
-            stored = None
-            self._counts.emit(ResultDropped(claim.id, "larger than max_result_bytes"))
+        stored = None
+        if result is not None and self._policy.keep_result:
+            stored = self._policy.codec.encode(result)  # raises: the caller can still roll back
+            if len(stored) > self._policy.max_result_bytes:
+                stored = None
+                self._counts.emit(ResultDropped(claim.id, "larger than max_result_bytes"))
         return Completion(claim.id, claim.token, claim.window, Status.PROCESSED, stored)
 
     def _with_counts(self, stats: Stats) -> Stats:
@@ -238,5 +269,3 @@ def unwrap(outcome: Outcome[T], key: str) -> T:
     if outcome.error is not None:
         raise outcome.error
     return outcome.result  # type: ignore[return-value]
-
-

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,19 +14,20 @@ from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 from onceonly.core.batch import BatchEffect, CallMany, Keep, RunOne
 from onceonly.core.coalesce import Coalescer, answer_each
 from onceonly.core.engine import Engine, KeySpec, _current, found_key, key_finder, literal, unwrap
-from onceonly.core.flows import Ask, Call, Claim, Effect, Emit, Run, Sleep, first_time
+from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, Run, Sleep, first_time
 from onceonly.core.renewal import Keeper
 from onceonly.errors import ConfigurationError, StoreError
 from onceonly.protocols import BoundStore, Clock, Store
 from onceonly.settings import Options, Policy
 from onceonly.stores import open_store
-from onceonly.types import Acquired, ClaimAnswer, ClaimRequest, Mark, Outcome, Record, Release, Stats
+from onceonly.types import Acquired, ClaimAnswer, ClaimRequest, Completion, Mark, Outcome, Record, Release, Stats
 
 M = TypeVar("M")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Calls = dict[str, Callable[[Any], Any]]
+Calls = dict[type, Callable[[Any], Any]]
+"""How to ask the store, by the type of the request."""
 
 
 class Runner:
@@ -64,8 +64,8 @@ class Runner:
             while True:
                 kind = type(effect)
                 try:
-                    if kind is Call:
-                        value = calls[effect[0]](effect[1])
+                    if kind in calls:
+                        value = calls[kind](effect)
                     elif kind is Run or kind is Ask:
                         return effect
                     else:
@@ -126,10 +126,10 @@ class Once(Engine):
         store = self._store
         self._keeper = Keeper(store, self._clock, self._counts.emit)
         self._calls: Calls = {
-            "claim": Coalescer(store.claim, give_back=self._give_back).submit,
-            "complete": Coalescer(store.complete).submit,
-            "release": Coalescer(store.release).submit,
-            "mark_seen": Coalescer(store.mark_seen).submit,
+            ClaimRequest: Coalescer(store.claim, give_back=self._give_back).submit,
+            Completion: Coalescer(store.complete).submit,
+            Release: Coalescer(store.release).submit,
+            Mark: Coalescer(store.mark_seen).submit,
         }
         self._runner = Runner(self._calls, self._counts.emit, self._keeper)
 
@@ -185,7 +185,7 @@ class Once(Engine):
 
     def _do_batch(self, effect: BatchEffect, batch: Any, fn: Callable[..., Any], kept: list[Claim]) -> Any:
         if isinstance(effect, CallMany):
-            return answer_each(getattr(self._store, effect.verb), effect.requests)
+            return answer_each(getattr(self._store, VERBS[effect.kind]), effect.requests)
         if isinstance(effect, RunOne):
             job = batch.job(effect.index)
             return self._runner.call_handler(effect.effect, fn, job.args, job.kwargs)
@@ -223,7 +223,11 @@ class Once(Engine):
         return decorate
 
     def claim(
-        self, key: str, *, scope: str | None = None, type: str | None = None  # noqa: A002
+        self,
+        key: str,
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> ManualClaim[Any]:
         """By hand: ``with once.claim("order-17") as claim: if claim.fresh: ...``"""
         self._check_process()
@@ -233,7 +237,11 @@ class Once(Engine):
     # --- filter mode --------------------------------------------------------------------------
 
     def first_time(
-        self, key: str, *, scope: str | None = None, type: str | None = None  # noqa: A002
+        self,
+        key: str,
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> bool:
         """Mark ``key`` and say whether it was new. Lost if the process dies before handling it."""
         self._check_process()
@@ -302,19 +310,6 @@ class Once(Engine):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # --- processes ----------------------------------------------------------------------------
-
-    def _check_process(self) -> None:
-        """After a fork the child starts its own connections, keeper and tokens."""
-        if os.getpid() != self._pid:
-            self._after_fork()
-
-    def _after_fork(self) -> None:
-        self._pid = os.getpid()
-        self._tokens = type(self._tokens)()
-        self._store.after_fork()
-        self._start()
 
     def _give_back(self, request: ClaimRequest, answer: ClaimAnswer | None) -> None:
         if answer is None or isinstance(answer, Acquired):
@@ -429,13 +424,21 @@ class Bound:
         self._runner = Runner(calls, once._counts.emit, None)
 
     def first_time(
-        self, key: str, *, scope: str | None = None, type: str | None = None  # noqa: A002
+        self,
+        key: str,
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> bool:
         """Mark ``key`` in this transaction and say whether it was new. A live claim: ``InFlight``."""
         return self.first_time_many([key], scope=scope, type=type)[0]
 
     def first_time_many(
-        self, keys: Sequence[str], *, scope: str | None = None, type: str | None = None  # noqa: A002
+        self,
+        keys: Sequence[str],
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> list[bool]:
         marks = self._once._marks([literal(key) for key in keys], scope, type)  # type: ignore[misc]
         return [True] * len(marks) if self._policy.window is None else self._store.mark_seen(marks)

@@ -251,9 +251,7 @@ class AsyncSqliteStore:
         clock: Clock = time.time,
         rules: Rules | None = None,
     ) -> None:
-        self._store = SqliteStore(
-            path, timeout=timeout, synchronous=synchronous, clock=clock, rules=rules
-        )
+        self._store = SqliteStore(path, timeout=timeout, synchronous=synchronous, clock=clock, rules=rules)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="onceonly-sqlite")
 
     async def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:

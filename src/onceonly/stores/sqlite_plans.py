@@ -87,9 +87,7 @@ T = TypeVar("T")
 class Plans:
     """The verbs on one cursor, in one transaction, at one time."""
 
-    def __init__(
-        self, cursor: sqlite3.Cursor, now: float, groups: Mapping[str, int], rules: Rules
-    ) -> None:
+    def __init__(self, cursor: sqlite3.Cursor, now: float, groups: Mapping[str, int], rules: Rules) -> None:
         self._cursor = cursor
         self._now = now
         self._groups = groups
@@ -161,9 +159,7 @@ class Plans:
         return Stats(groups=dict(groups), expired=expired)
 
     @staticmethod
-    def scan_expired(
-        connection: sqlite3.Connection, now: float, after: bytes, limit: int
-    ) -> list[bytes]:
+    def scan_expired(connection: sqlite3.Connection, now: float, after: bytes, limit: int) -> list[bytes]:
         """Digests of expired rows in key order; reads only, so it holds up no writer."""
         rows = connection.execute(
             "SELECT id FROM onceonly_records WHERE id > ? AND expires <= ? ORDER BY id LIMIT ?",
