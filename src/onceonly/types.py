@@ -6,11 +6,11 @@ dataclasses, which matters because each message makes five of them. Durations ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -76,6 +76,30 @@ class Mark(NamedTuple):
     id: RecordId
     window: float
     type: str | None = None
+
+
+class Marks(Sequence[Mark]):
+    """Marks that differ in their key only. A store may treat it as any sequence, or read the columns,
+    which saves making two tuples per key."""
+
+    def __init__(self, group: str, scope: str, keys: Sequence[str], window: float, kind: str | None) -> None:
+        self.group = group
+        self.scope = scope
+        self.keys = keys
+        self.window = window
+        self.type = kind
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, index: int) -> Mark: ...
+    @overload
+    def __getitem__(self, index: slice) -> Marks: ...
+    def __getitem__(self, index: int | slice) -> Mark | Marks:
+        if isinstance(index, slice):
+            return Marks(self.group, self.scope, self.keys[index], self.window, self.type)
+        return Mark(RecordId(self.group, self.scope, self.keys[index]), self.window, self.type)
 
 
 class ClaimRequest(NamedTuple):

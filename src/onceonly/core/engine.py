@@ -17,7 +17,7 @@ from onceonly.events import Event, FailedOpen, Listener, ResultDropped
 from onceonly.keys import check_key, check_keys, extractor, fingerprint_bytes, looks_like_spec
 from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.settings import Options, Policy, Text, resolve, store_and_group
-from onceonly.types import ClaimRequest, Completion, Mark, Outcome, RecordId, Stats, Status, Verdict
+from onceonly.types import ClaimRequest, Completion, Marks, Outcome, RecordId, Stats, Status, Verdict
 
 T = TypeVar("T")
 
@@ -164,13 +164,9 @@ class Engine:
             scope = fixed
         return RecordId(self._group, scope or "", check_key(literal(key)))
 
-    def _marks(self, keys: Sequence[str], scope: str | None, kind: str | None) -> list[Mark]:
-        """Ten thousand at a time, so the work per key is done in C."""
+    def _marks(self, keys: Sequence[str], scope: str | None, kind: str | None) -> Marks:
         scope = self._id("-", scope).scope
-        checked = check_keys(keys)
-        window = self._policy.window or 0.0
-        ids = map(RecordId._make, zip(itertools.repeat(self._group), itertools.repeat(scope), checked))
-        return list(map(Mark._make, zip(ids, itertools.repeat(window), itertools.repeat(kind))))
+        return Marks(self._group, scope, check_keys(keys), self._policy.window or 0.0, kind)
 
     def _completion(self, claim: Claim, result: object) -> Completion:
         """For completing a leased claim inside the caller's own transaction."""

@@ -43,7 +43,8 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 _SCHEMA_VERSION = 1
-_CHECKPOINT_PAGES = 8000  # about 32 MB of log; the default of 1000 rewrites hot pages too often
+_PAGE_BYTES = 2048  # a commit writes whole pages, and most change one row; only a new file can choose
+_CHECKPOINT_BYTES = 32 * 2**20  # of log; the default of 4 MB rewrites hot pages too often
 _PURGE_BATCH = 1000  # rows per write transaction, so that nobody waits long for the lock
 _AUTOCOMMIT = (
     "this connection is in autocommit mode: outside a transaction bind() would silently be "
@@ -141,9 +142,11 @@ class SqliteStore:
 
     def _prepare(self) -> None:
         execute = self._connection.execute
+        execute(f"PRAGMA page_size={_PAGE_BYTES}")
         execute("PRAGMA journal_mode=WAL")
+        (page_bytes,) = execute("PRAGMA page_size").fetchone()
         execute(f"PRAGMA synchronous={self._synchronous}")
-        execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // page_bytes}")
         execute("PRAGMA cache_size=-65536")
         tables = "SELECT 1 FROM sqlite_master WHERE name = 'onceonly_meta'"
         if execute(tables).fetchone() is None:

@@ -21,6 +21,7 @@ from onceonly.types import (
     ClaimRequest,
     Completion,
     Mark,
+    Marks,
     Record,
     RecordId,
     Release,
@@ -102,12 +103,12 @@ class Plans:
             self._refuse_live(marks, digests)
         new = [False] * len(marks)
         order = sorted(range(len(marks)), key=digests.__getitem__)
-        # Numbered beforehand: the cursor cannot run another statement within executemany.
-        groups = {name: self._group(name) for name in {mark.id.group for mark in marks}}
-        self._cursor.executemany(_MARK, self._new_rows(marks, digests, groups, order, new))
-        for index in order:
-            if not new[index]:
-                new[index] = self._mark_known(digests[index], marks[index])
+        tails = self._tails(marks)  # made beforehand: within executemany the cursor is busy
+        self._cursor.executemany(_MARK, self._rows(digests, tails, order, new))
+        if not all(new):
+            for index in order:
+                if not new[index]:
+                    new[index] = self._mark_known(digests[index], marks[index])
         return new
 
     def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
@@ -272,23 +273,24 @@ class Plans:
 
     # --- marks --------------------------------------------------------------------------------
 
-    def _new_rows(
-        self,
-        marks: Sequence[Mark],
-        digests: list[bytes],
-        groups: Mapping[str, int],
-        order: list[int],
-        new: list[bool],
-    ) -> Iterator[tuple[bytes, int, int, float, str | None]]:
+    def _tails(self, marks: Sequence[Mark]) -> list[tuple[object, ...]]:
+        """What follows the digest in each new row: group, state, expires, type."""
+        if isinstance(marks, Marks):
+            return [(self._group(marks.group), _PROCESSED, self._now + marks.window, marks.type)] * len(marks)
+        return [(self._group(m.id.group), _PROCESSED, self._now + m.window, m.type) for m in marks]
+
+    def _rows(
+        self, digests: list[bytes], tails: list[tuple[object, ...]], order: list[int], new: list[bool]
+    ) -> Iterator[tuple[object, ...]]:
         """Rows for executemany; it asks for the next one once the last is written, so the change
         counter tells right here whether that one was new."""
-        connection, now = self._cursor.connection, self._now
-        changes = connection.total_changes
+        connection = self._cursor.connection
+        before = connection.total_changes
         for index in order:
-            record_id, window, kind = marks[index]
-            yield digests[index], groups[record_id[0]], _PROCESSED, now + window, kind
-            if connection.total_changes != changes:
-                changes = connection.total_changes
+            yield (digests[index], *tails[index])
+            after = connection.total_changes
+            if after != before:
+                before = after
                 new[index] = True
 
     def _mark_known(self, digest: bytes, mark: Mark) -> bool:
@@ -318,17 +320,19 @@ def _hasher(group: str, scope: str) -> blake2b:
 
 def digests_of(requests: Sequence[HasId]) -> list[bytes]:
     """One digest per request; the hash of group and scope is shared."""
-    if len(requests) == 1:
-        group, scope, key = requests[0].id
-        hasher = _hasher(group, scope).copy()
-        hasher.update(key.encode())
-        return [hasher.digest()]
     digests = []
-    known: tuple[str, str] | None = None
+    if isinstance(requests, Marks):
+        copy = _hasher(requests.group, requests.scope).copy
+        for key in requests.keys:
+            hasher = copy()
+            hasher.update(key.encode())
+            digests.append(hasher.digest())
+        return digests
+    known_group = known_scope = None
     for request in requests:
         group, scope, key = request.id
-        if (group, scope) != known:
-            known = (group, scope)
+        if group is not known_group or scope is not known_scope:
+            known_group, known_scope = group, scope
             copy = _hasher(group, scope).copy
         hasher = copy()
         hasher.update(key.encode())
