@@ -569,12 +569,11 @@ def batch_of(keys: str, handler: Any, *, answers: Any = None, **options: Any) ->
                 calls.append((verb, [r.id.key for r in effect.requests]))
                 grants = {"claim": FRESH}
                 value = [
-                    (answers or {}).get((verb, r.id.key), grants.get(verb, True))
-                    for r in effect.requests
+                    (answers or {}).get((verb, r.id.key), grants.get(verb, True)) for r in effect.requests
                 ]  # type: ignore[assignment]
             elif isinstance(effect, RunOne):
                 try:
-                    value = handler(keys[effect.index])
+                    value = handler(keys[effect.number])
                 except BaseException as error:  # noqa: BLE001
                     step, value = flow.throw, error  # type: ignore[assignment]
             elif isinstance(effect, Keep):

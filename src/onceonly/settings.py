@@ -129,9 +129,9 @@ def resolve(group: str, options: Options, environ: Mapping[str, str] = os.enviro
         store_failure=_callable("store_failure", merged["store_failure"]),
         max_attempts=_at_least_one("max_attempts", merged["max_attempts"]),
         retry_delay=seconds(delay, name="retry_delay") if (delay := merged["retry_delay"]) else 0.0,
-        keep_result=merged["keep_result"],
+        keep_result=_yes_or_no("keep_result", merged["keep_result"]),
         max_result_bytes=_at_least_one("max_result_bytes", merged["max_result_bytes"]) or 0,
-        codec=merged.get("codec") or JsonCodec(),
+        codec=_codec(merged.get("codec")),
         on_event=_callable("on_event", merged["on_event"]),
     )
 
@@ -179,12 +179,31 @@ def _wait_timeout(options: Options) -> float:
 def _on_orphan(value: object) -> Literal["retry", "quarantine"] | Probe:
     if callable(value):
         return value
-    return cast(Literal["retry", "quarantine"], _choice("on_orphan", value, "retry", "quarantine", "a probe"))
+    if value in ("retry", "quarantine"):
+        return value
+    msg = f"on_orphan={value!r} must be 'retry', 'quarantine' or a probe, a function of the message"
+    raise ConfigurationError(msg)
 
 
 def _choice(name: str, value: object, *allowed: str) -> str:
     if not isinstance(value, str) or value not in allowed:
         msg = f"{name}={value!r} must be one of {', '.join(allowed)}"
+        raise ConfigurationError(msg)
+    return value
+
+
+def _yes_or_no(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        msg = f"{name}={value!r} must be True or False"
+        raise ConfigurationError(msg)
+    return value
+
+
+def _codec(value: Codec | None) -> Codec:
+    if value is None:
+        return JsonCodec()
+    if not callable(getattr(value, "encode", None)) or not callable(getattr(value, "decode", None)):
+        msg = f"codec must have encode and decode, and {type(value).__name__} has not"
         raise ConfigurationError(msg)
     return value
 
@@ -213,7 +232,7 @@ def _text(name: str, value: Text) -> Text:
 
 def _check_name(name: str, value: object) -> str:
     if value is None:
-        msg = f"no {name} given: name who processes these messages, with a stable text"
+        msg = f"no {name} given: name who processes these messages, or set ONCEONLY_{name.upper()}"
         raise ConfigurationError(msg)
     if not isinstance(value, str) or not value or len(value.encode(errors="replace")) > MAX_KEY_BYTES:
         msg = f"{name}={value!r} must be a text of 1 to {MAX_KEY_BYTES} bytes"

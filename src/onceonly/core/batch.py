@@ -21,9 +21,9 @@ class CallMany(NamedTuple):
 
 
 class RunOne(NamedTuple):
-    """Run the handler of message ``index`` of a batch."""
+    """Run the handler of flow ``number``, or ask its probe."""
 
-    index: int
+    number: int
     effect: Run | Ask
 
 
@@ -34,91 +34,94 @@ class Keep(NamedTuple):
 
 
 BatchEffect = CallMany | RunOne | Keep | Sleep | Emit
-BatchFlow = Generator[BatchEffect, Any, list[Outcome[Any]]]
+Steps = Generator[BatchEffect, Any, None]
 
 
-def together(flows: list[Flow]) -> BatchFlow:
+def together(flows: list[Flow]) -> Generator[BatchEffect, Any, list[Outcome[Any]]]:
     """Many flows as one: equal verbs share a call, handlers run one after the other.
 
     A flow that raises an ``Exception`` becomes a FAILED outcome. Anything stronger stops the batch:
     what ran is completed, what did not start is given back, then it goes on.
     """
-    outcomes: list[Outcome[Any]] = [Outcome(Verdict.FAILED)] * len(flows)
-    waiting: dict[int, Effect] = {}
-    stop: BaseException | None = None
+    crowd = _Crowd(flows)
+    while crowd.waiting:
+        yield from crowd.emit()
+        yield from crowd.run()
+        yield from crowd.emit()
+        yield from crowd.call()
+        yield from crowd.sleep()
+    if crowd.stop is not None:
+        raise crowd.stop
+    return crowd.outcomes
 
-    def resume(index: int, step: Callable[[Any], Effect], value: object) -> None:
-        nonlocal stop
-        waiting.pop(index, None)
-        try:
-            waiting[index] = step(value)
-        except StopIteration as end:
-            outcomes[index] = end.value
-        except Exception as error:  # noqa: BLE001 - told in the outcome, as the caller asked
-            outcomes[index] = Outcome(Verdict.FAILED, error=error)
-        except NotStarted:
-            pass
-        except BaseException as error:  # noqa: BLE001 - raised below, once the batch is settled
-            stop = error
 
-    def reply(index: int, value: object) -> None:
-        failed = isinstance(value, BaseException)
-        resume(index, flows[index].throw if failed else flows[index].send, value)
+class _Crowd:
+    """The flows, and what each of them waits for."""
 
-    for index in range(len(flows)):
-        reply(index, None)
-    while waiting:
-        yield from _emit_all(waiting, reply)
-        runs = [index for index, effect in waiting.items() if isinstance(effect, (Run, Ask))]
-        yield Keep([claim for index in runs if (claim := getattr(waiting[index], "claim", None))])
-        for index in sorted(runs):
-            if stop is not None:
-                reply(index, NotStarted())
+    def __init__(self, flows: list[Flow]) -> None:
+        self._flows = flows
+        self.waiting: dict[int, Effect] = {}
+        self.outcomes: list[Outcome[Any]] = [Outcome(Verdict.FAILED)] * len(flows)
+        self.stop: BaseException | None = None
+        for number, flow in enumerate(flows):
+            self._resume(number, flow.send, None)
+
+    def emit(self) -> Steps:
+        while emits := [(n, e) for n, e in self.waiting.items() if isinstance(e, Emit)]:
+            for number, emit in emits:
+                yield emit
+                self._reply(number, None)
+
+    def run(self) -> Steps:
+        runs = sorted((n, e) for n, e in self.waiting.items() if isinstance(e, (Run, Ask)))
+        yield Keep([effect.claim for _, effect in runs if isinstance(effect, Run) and effect.claim])
+        for number, effect in runs:
+            if self.stop is not None:
+                self._reply(number, NotStarted())
                 continue
             try:
-                result = yield RunOne(index, waiting[index])  # type: ignore[arg-type]
+                result = yield RunOne(number, effect)
             except GeneratorExit:
                 raise
             except BaseException as error:  # noqa: BLE001 - belongs to this message's flow
                 if not isinstance(error, Exception):
-                    stop = error
-                reply(index, error)
+                    self.stop = error
+                self._reply(number, error)
             else:
-                reply(index, result)
-        yield from _emit_all(waiting, reply)
-        yield from _call_all(waiting, reply)
-        yield from _sleep_all(waiting, reply)
-    if stop is not None:
-        raise stop
-    return outcomes
+                self._reply(number, result)
 
+    def call(self) -> Steps:
+        calls = [(n, e) for n, e in self.waiting.items() if type(e) in VERBS]
+        for kind in dict.fromkeys(type(request) for _, request in calls):
+            chosen = [(n, request) for n, request in calls if type(request) is kind]
+            answers = yield CallMany(kind, [request for _, request in chosen])
+            for (number, _), answer in zip(chosen, answers, strict=True):
+                self._reply(number, answer)
 
-Reply = Callable[[int, object], None]
+    def sleep(self) -> Steps:
+        """Only when nobody has anything else to do: wait for the shortest, then wake all."""
+        sleeps = [(n, e.seconds) for n, e in self.waiting.items() if isinstance(e, Sleep)]
+        if sleeps and len(sleeps) == len(self.waiting):
+            yield Sleep(min(seconds for _, seconds in sleeps))
+            for number, _ in sleeps:
+                self._reply(number, None)
 
+    def _reply(self, number: int, value: object) -> None:
+        flow = self._flows[number]
+        self._resume(number, flow.throw if isinstance(value, BaseException) else flow.send, value)
 
-def _emit_all(waiting: dict[int, Effect], reply: Reply) -> Generator[BatchEffect, Any, None]:
-    while emits := [(i, e) for i, e in waiting.items() if isinstance(e, Emit)]:
-        for index, emit in emits:
-            yield emit
-            reply(index, None)
-
-
-def _call_all(waiting: dict[int, Effect], reply: Reply) -> Generator[BatchEffect, Any, None]:
-    calls = [(i, e) for i, e in waiting.items() if type(e) in VERBS]
-    for kind in dict.fromkeys(type(request) for _, request in calls):
-        chosen = [(i, request) for i, request in calls if type(request) is kind]
-        answers = yield CallMany(kind, [request for _, request in chosen])
-        for (index, _), answer in zip(chosen, answers, strict=True):
-            reply(index, answer)
-
-
-def _sleep_all(waiting: dict[int, Effect], reply: Reply) -> Generator[BatchEffect, Any, None]:
-    """Only when nobody has anything else to do: wait for the shortest, then wake all."""
-    sleeps = [(i, e.seconds) for i, e in waiting.items() if isinstance(e, Sleep)]
-    if sleeps and len(sleeps) == len(waiting):
-        yield Sleep(min(seconds for _, seconds in sleeps))
-        for index, _ in sleeps:
-            reply(index, None)
+    def _resume(self, number: int, step: Callable[[Any], Effect], value: object) -> None:
+        self.waiting.pop(number, None)
+        try:
+            self.waiting[number] = step(value)
+        except StopIteration as end:
+            self.outcomes[number] = end.value
+        except Exception as error:  # noqa: BLE001 - told in the outcome, as the caller asked
+            self.outcomes[number] = Outcome(Verdict.FAILED, error=error)
+        except NotStarted:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised once the batch is settled
+            self.stop = error
 
 
 # --- the same key twice -----------------------------------------------------------------------

@@ -88,7 +88,7 @@ class Coalescer(Generic[Q, A]):
     def _lead(self) -> None:
         with self._mutex:
             batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
-        answers: Sequence[A | BaseException] = [StoreUnavailable(_LOST, unknown=True)] * len(batch)
+        answers: list[A | BaseException] = [StoreUnavailable(_LOST, unknown=True)] * len(batch)
         try:
             answers = answer_each(self._call, [ticket.request for ticket in batch])
         finally:
@@ -133,7 +133,7 @@ class Coalescer(Generic[Q, A]):
             self._give_back(request, answer)  # type: ignore[arg-type]
 
 
-def answer_each(call: Callable[[Sequence[Q]], list[A]], requests: list[Q]) -> list[A | BaseException]:
+def answer_each(call: Callable[[Sequence[Q]], Sequence[A]], requests: list[Q]) -> list[A | BaseException]:
     """Answers or errors, in order. Where the batch as such is refused, each is asked alone."""
     try:
         return list(call(requests))
@@ -188,7 +188,7 @@ class AsyncCoalescer(Generic[Q, A]):
         batch = [(request, future) for request, future in batch if not future.cancelled()]
         answers: Sequence[A | BaseException] = [StoreUnavailable(_LOST, unknown=True)] * len(batch)
         try:
-            answers = await self._answer_each([request for request, _ in batch])
+            answers = await answer_each_async(self._call, [request for request, _ in batch])
         finally:
             unwanted = self._deliver(batch, answers)
         if self._give_back is not None:
@@ -209,17 +209,21 @@ class AsyncCoalescer(Generic[Q, A]):
                 future.set_result(answer)
         return unwanted
 
-    async def _answer_each(self, requests: list[Q]) -> list[A | BaseException]:
-        if not requests:
-            return []
-        try:
-            return list(await self._call(requests))
-        except StoreUnavailable as error:
-            return [error] * len(requests)
-        except Exception as error:  # noqa: BLE001 - told to the caller whose request it was
-            if len(requests) == 1:
-                return [error]
-            return [(await self._answer_each([request]))[0] for request in requests]
+
+async def answer_each_async(
+    call: Callable[[Sequence[Q]], Awaitable[Sequence[A]]], requests: list[Q]
+) -> list[A | BaseException]:
+    """As :func:`answer_each`."""
+    if not requests:
+        return []
+    try:
+        return list(await call(requests))
+    except StoreUnavailable as error:
+        return [error] * len(requests)
+    except Exception as error:  # noqa: BLE001 - told to the caller whose request it was
+        if len(requests) == 1:
+            return [error]
+        return [(await answer_each_async(call, [request]))[0] for request in requests]
 
 
 def _own(error: BaseException) -> BaseException:

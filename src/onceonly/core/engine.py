@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from onceonly.core.batch import BatchFlow, firsts, repeated, together
+from onceonly.core.batch import BatchEffect, firsts, repeated, together
 from onceonly.core.flows import Claim, Flow, process, unguarded
-from onceonly.errors import InFlight, InvalidKey, Quarantined
+from onceonly.errors import ConfigurationError, InFlight, InvalidKey, Quarantined
 from onceonly.events import Event, FailedOpen, Listener, ResultDropped
 from onceonly.keys import check_key, check_keys, extractor, fingerprint_bytes, looks_like_spec
 from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.settings import Options, Policy, Text, resolve, store_and_group
-from onceonly.types import ClaimRequest, Completion, Marks, Outcome, RecordId, Stats, Status, Verdict
+from onceonly.types import ClaimRequest, Completion, Marks, Outcome, RecordId, Release, Stats, Status, Verdict
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ _process, _fork_lock = os.getpid(), threading.Lock()
 
 
 def _note_fork() -> None:
-    global _process, _fork_lock  # noqa: PLW0603 - looked at for every message, so it must be cheap
+    global _process, _fork_lock
     _process, _fork_lock = os.getpid(), threading.Lock()
 
 
@@ -119,6 +119,9 @@ class Engine:
         raise NotImplementedError
 
     def _override(self, options: Options) -> Policy:
+        if "on_event" in options:
+            msg = "on_event belongs to the engine: pass it to Once() or AsyncOnce()"
+            raise ConfigurationError(msg)
         return resolve(self._group, {**self._options, **options}) if options else self._policy
 
     # --- requests -----------------------------------------------------------------------------
@@ -129,6 +132,7 @@ class Engine:
         key: object,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        *,
         scope: str | None = None,
         kind: str | None = None,
     ) -> ClaimRequest | None:
@@ -158,15 +162,32 @@ class Engine:
                 jobs.append(error)
         return Batch(self, jobs)
 
+    def _claim_request(
+        self, key: str, message: object, scope: str | None, kind: str | None
+    ) -> ClaimRequest | None:
+        """For a claim by hand, which has no message unless the caller gives it."""
+        policy = self._policy
+        if message is None and (callable(policy.scope) or callable(policy.type) or policy.fingerprint):
+            msg = "scope, type or fingerprint is a function of the message: pass message= to claim() too"
+            raise ConfigurationError(msg)
+        return self._request(policy, key, (message,), {}, scope=scope, kind=kind)
+
     def _id(self, key: str, scope: str | None) -> RecordId:
-        fixed = self._policy.scope
-        if scope is None and isinstance(fixed, str):
-            scope = fixed
-        return RecordId(self._group, scope or "", check_key(literal(key)))
+        return RecordId(self._group, self._fixed_scope(scope), check_key(key))
+
+    def _fixed_scope(self, scope: str | None) -> str:
+        if scope is None and callable(self._policy.scope):
+            msg = "the scope is a function of the message, and here is only a key: pass scope="
+            raise ConfigurationError(msg)
+        return scope if scope is not None else self._policy.scope or ""  # type: ignore[return-value]
+
+    def _fixed_type(self, kind: str | None) -> str | None:
+        fixed = self._policy.type
+        return fixed if kind is None and isinstance(fixed, str) else kind
 
     def _marks(self, keys: Sequence[str], scope: str | None, kind: str | None) -> Marks:
-        scope = self._id("-", scope).scope
-        return Marks(self._group, scope, check_keys(keys), self._policy.window or 0.0, kind)
+        window, kind = self._policy.window or 0.0, self._fixed_type(kind)
+        return Marks(self._group, self._fixed_scope(scope), check_keys(keys), window, kind)
 
     def _completion(self, claim: Claim, result: object) -> Completion:
         """For completing a leased claim inside the caller's own transaction."""
@@ -199,7 +220,7 @@ class Batch:
             raise TypeError
         return job
 
-    def flow(self) -> BatchFlow:
+    def flow(self) -> Generator[BatchEffect, Any, list[Outcome[Any]]]:
         return together(self._flows)
 
     def spread(self, outcomes: Sequence[Outcome[Any]]) -> list[Outcome[Any]]:
@@ -231,26 +252,46 @@ def _text(value: Text, name: str, args: tuple[Any, ...], kwargs: Mapping[str, An
     return found
 
 
-def literal(key: object) -> object:
-    """A key as such, not a place to find one: a path would make all messages share one key."""
-    if isinstance(key, str) and looks_like_spec(key):
-        msg = (
-            f"key={key!r} is a place to find a key, but here the key itself is wanted: "
-            "pass message['id'], or a function of the message"
-        )
-        raise InvalidKey(msg)
-    return key
-
-
 def key_finder(spec: KeySpec, fallback: object = None) -> Callable[[Any], object]:
     """A function of the message that finds its key, or says clearly that there is none."""
     return extractor(spec, fallback=fallback)  # type: ignore[arg-type]
 
 
+def call_key(
+    key: KeySpec, fallback: Callable[..., object] | None
+) -> Callable[[tuple[Any, ...], Mapping[str, Any]], object]:
+    """How to find the key of a guarded call: a path looks into its first argument, a function is given
+    what the handler is given."""
+
+    def message_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+        if not args and not kwargs:
+            msg = "the key is looked for in the message, and the handler was called without arguments"
+            raise ConfigurationError(msg)
+        return args[0] if args else next(iter(kwargs.values()))
+
+    if isinstance(key, str):
+        find = key_finder(key, fallback)
+        return lambda args, kwargs: find(message_of(args, kwargs))
+    instead = None if fallback is None else lambda call: fallback(message_of(*call))
+    find_in_call = key_finder(lambda call: key(*call[0], **call[1]), instead)
+    return lambda args, kwargs: find_in_call((args, kwargs))
+
+
+def unstarted(request: ClaimRequest) -> Release:
+    """Give back a claim whose handler never ran."""
+    return Release(request.id, request.token, request.window, started=False)
+
+
 def found_key(key: object, message: object) -> object:
     """For ``process``: the key itself, or a function of the message."""
     if type(key) is str:
-        return literal(key) if looks_like_spec(key) else key
+        if looks_like_spec(key):  # taken for a key, all messages would share it
+            msg = (
+                f"key={key!r} is a place to find a key, but here the key itself is wanted: "
+                "pass message['id'], or a function of the message"
+            )
+            raise InvalidKey(msg)
+        return key
     return key_finder(key)(message) if callable(key) else key
 
 

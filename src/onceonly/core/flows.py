@@ -33,6 +33,7 @@ from onceonly.types import (
     Done,
     Happened,
     Mark,
+    Marks,
     Outcome,
     RecordId,
     Release,
@@ -104,11 +105,15 @@ class NotStarted(BaseException):
 
 
 VERBS: dict[type, str] = {
-    **{ClaimRequest: "claim", Completion: "complete", Release: "release"},
-    **{Renewal: "renew", Mark: "mark_seen"},
+    ClaimRequest: "claim",
+    Completion: "complete",
+    Release: "release",
+    Renewal: "renew",
+    Mark: "mark_seen",
+    Marks: "mark_seen",
 }
 
-Effect = ClaimRequest | Completion | Release | Mark | Run | Ask | Sleep | Emit
+Effect = ClaimRequest | Completion | Release | Mark | Marks | Run | Ask | Sleep | Emit
 Flow = Generator[Effect, Any, Outcome[Any]]
 
 
@@ -155,6 +160,18 @@ def first_time(policy: Policy, mark: Mark) -> Generator[Effect, Any, bool]:
             raise
         yield Emit(FailedOpen(mark.id, error))
         return True
+    return new
+
+
+def first_time_many(policy: Policy, marks: Marks) -> Generator[Effect, Any, list[bool]]:
+    try:
+        new: list[bool] = yield marks
+    except StoreUnavailable as error:
+        if not policy.fail_open:
+            raise
+        for mark in marks:
+            yield Emit(FailedOpen(mark.id, error))
+        return [True] * len(marks)
     return new
 
 
@@ -263,7 +280,7 @@ def _run(policy: Policy, claim: Claim, clock: Clock) -> Flow:
         yield from _raised(policy, claim, error, clock)
         raise
     stored = None if result is None else (yield from _encode(policy, claim, result))
-    yield from _complete(policy, claim, _PROCESSED, stored, clock, result)
+    yield from _complete(policy, claim, _PROCESSED, stored, clock, result=result)
     return Outcome(_RAN, result, claim.attempt)
 
 
@@ -289,6 +306,7 @@ def _complete(
     status: Status,
     stored: bytes | None,
     clock: Clock,
+    *,
     result: object = None,
 ) -> Generator[Effect, Any, None]:
     """Write *done*. While the store is away try again until the lease ends; never release."""
@@ -360,7 +378,7 @@ def _orphan(policy: Policy, claim: Claim, clock: Clock) -> Generator[Effect, Any
         return None
     result = happened.result if isinstance(happened, Happened) else None
     stored = None if result is None else (yield from _encode(policy, claim, result))
-    yield from _complete(policy, claim, _PROCESSED, stored, clock, result)
+    yield from _complete(policy, claim, _PROCESSED, stored, clock, result=result)
     return Outcome(Verdict.DUPLICATE, result, claim.attempt)
 
 

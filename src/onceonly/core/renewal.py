@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from onceonly.core.flows import Claim
 from onceonly.errors import StoreError
@@ -173,10 +174,8 @@ class AsyncKeeper:
     async def _work(self) -> None:
         idle, pause = 0, self._watchlist.pause()
         while idle < _IDLE_ROUNDS or self._watchlist:
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                pass
             self._wake.clear()
             pause = await self._renew()
             idle = 0 if self._watchlist else idle + 1

@@ -43,6 +43,8 @@ def _open(url: str, *, asynchronous: bool) -> object:
         known = ", ".join(f"{scheme}://" for scheme in BACKENDS)
         # The URL may hold a password, so only its scheme is shown.
         msg = f"no store for the scheme {parts.scheme!r}; known are {known}"
+        if not parts.scheme:
+            msg = "a store is given by URL, such as sqlite:///payments.db (three slashes for a relative path)"
         raise ConfigurationError(msg)
     try:
         module = import_module(backend.module)

@@ -341,4 +341,10 @@ def _check_connection(connection: object, path: Path) -> sqlite3.Connection:
 
 def _unavailable(error: sqlite3.Error, path: Path) -> StoreUnavailable:
     """Everything a SQLite call can raise means: not done, ask later. A failed commit rolls back."""
-    return StoreUnavailable(f"SQLite at {path}: {error}")
+    hint = ""
+    if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+        hint = (
+            " (another writer held it for longer than the timeout; "
+            "if that is your own open transaction, use once.bind(connection))"
+        )
+    return StoreUnavailable(f"SQLite at {path}: {error}{hint}")

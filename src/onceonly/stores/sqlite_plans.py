@@ -178,7 +178,7 @@ class Plans:
         fence = self._new_fence()
         values = (digest, number, until + window, until, token, fence, scope, key, kind, fingerprint)
         if self._cursor.execute(_CLAIM_NEW, values).rowcount:
-            return Acquired(fence, 1, False, fingerprint)
+            return Acquired(fence, 1, fingerprint=fingerprint)
         answer, kept = self._rules.claim(self._load(digest), request, now, self._mint)
         if kept is not None:
             self._keep(digest, request.id, kept)

@@ -1,0 +1,143 @@
+"""The inbox: a group inside the caller's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from onceonly.core.engine import Engine, found_key
+from onceonly.core.flows import Claim
+from onceonly.core.manual import AsyncManualClaim, ManualClaim
+from onceonly.core.runners import AsyncCalls, AsyncRunner, Calls, Runner
+from onceonly.errors import ConfigurationError
+from onceonly.protocols import AsyncBoundStore, BoundStore
+from onceonly.settings import Policy
+from onceonly.types import ClaimRequest, Completion, Outcome, Release
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+def held(claim: object) -> Claim:
+    """The claim itself, also where the object of a ``with`` block was given."""
+    found = getattr(claim, "claim", claim)
+    if not isinstance(found, Claim):
+        msg = "there is nothing to complete: the claim is not fresh"
+        raise ConfigurationError(msg)
+    return found
+
+
+class Bound:
+    """A group inside the caller's transaction. Nothing here commits or rolls back."""
+
+    def __init__(self, once: Engine, store: BoundStore) -> None:
+        self._once = once
+        self._store = store
+        self._policy: Policy = replace(once._policy, wait_timeout=0.0, fail_open=False)
+        calls: Calls = {
+            ClaimRequest: lambda request: store.claim([request])[0],
+            Completion: lambda request: store.complete([request])[0],
+            Release: lambda request: store.release([request])[0],
+        }
+        self._runner = Runner(calls, once._counts.emit, None)
+
+    def first_time(
+        self,
+        key: str,
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
+    ) -> bool:
+        """Mark ``key`` in this transaction and say whether it was new. A live claim: ``InFlight``."""
+        return self.first_time_many([key], scope=scope, type=type)[0]
+
+    def first_time_many(
+        self,
+        keys: Sequence[str],
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
+    ) -> list[bool]:
+        marks = self._once._marks(keys, scope, type)
+        return [True] * len(marks) if self._policy.window is None else self._store.mark_seen(marks)
+
+    def process(
+        self,
+        fn: Callable[[M], T],
+        message: M,
+        *,
+        key: str | Callable[[M], object],
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
+    ) -> Outcome[T]:
+        """Run ``fn(message)`` and store its result, all in this transaction. Raises what ``fn`` raised:
+        roll back then."""
+        once = self._once
+        request = once._request(self._policy, found_key(key, message), (message,), {}, scope=scope, kind=type)
+        flow = once._flow(self._policy, request)
+        return self._runner.drive(flow, fn, (message,), {})
+
+    def complete(self, claim: Claim | ManualClaim[Any], result: object = None) -> None:
+        """Complete a leased claim in this transaction. ``LeaseLost`` if it is no longer ours: roll back."""
+        self._store.complete([self._once._completion(held(claim), result)])
+
+
+class AsyncBound:
+    """A group inside the caller's transaction. Nothing here commits or rolls back."""
+
+    def __init__(self, once: Engine, store: AsyncBoundStore) -> None:
+        self._once = once
+        self._store = store
+        self._policy: Policy = replace(once._policy, wait_timeout=0.0, fail_open=False)
+        calls: AsyncCalls = {
+            ClaimRequest: self._one(store.claim),
+            Completion: self._one(store.complete),
+            Release: self._one(store.release),
+        }
+        self._runner = AsyncRunner(calls, once._counts.emit, None)
+
+    @staticmethod
+    def _one(verb: Callable[[Any], Awaitable[list[Any]]]) -> Callable[[Any], Awaitable[Any]]:
+        async def ask(request: object) -> object:
+            return (await verb([request]))[0]
+
+        return ask
+
+    async def first_time(
+        self,
+        key: str,
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
+    ) -> bool:
+        """As :meth:`Bound.first_time <onceonly.core.once.Bound.first_time>`."""
+        return (await self.first_time_many([key], scope=scope, type=type))[0]
+
+    async def first_time_many(
+        self,
+        keys: Sequence[str],
+        *,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
+    ) -> list[bool]:
+        marks = self._once._marks(keys, scope, type)
+        return [True] * len(marks) if self._policy.window is None else await self._store.mark_seen(marks)
+
+    async def process(
+        self,
+        fn: Callable[[M], Awaitable[T]],
+        message: M,
+        *,
+        key: str | Callable[[M], object],
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
+    ) -> Outcome[T]:
+        """Run ``fn(message)`` and store its result, all in this transaction."""
+        once = self._once
+        request = once._request(self._policy, found_key(key, message), (message,), {}, scope=scope, kind=type)
+        return await self._runner.drive(once._flow(self._policy, request), fn, (message,), {})
+
+    async def complete(self, claim: Claim | AsyncManualClaim[Any], result: object = None) -> None:
+        """Complete a leased claim in this transaction. ``LeaseLost`` if it is no longer ours: roll back."""
+        await self._store.complete([self._once._completion(held(claim), result)])

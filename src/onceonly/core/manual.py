@@ -1,0 +1,144 @@
+"""Claims by hand: ``with once.claim(key) as claim``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from onceonly.core.engine import unwrap
+from onceonly.core.flows import Ask, Claim, Run
+from onceonly.core.runners import AsyncRunner, Runner, called
+from onceonly.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+class _Held(Generic[T]):
+    """What a claim by hand shows, sync or async."""
+
+    def __init__(self, flow: Any, key: str, message: object) -> None:
+        self._flow = flow
+        self._key = key
+        self._about = key if message is None else message  # what a probe is asked about
+        self._state: Any = None
+        self._result: T | None = None
+        self.claim: Claim | None = None
+        self.fresh = False
+
+    def _entered(self, state: Any) -> bool:
+        """True if the block is to do the work under a claim that must be kept alive."""
+        self._state = state
+        if type(state) is not Run:
+            self._result = unwrap(state, self._key)
+            return False
+        self.claim, self.fresh = state.claim, True
+        return self.claim is not None
+
+    def _check_open(self) -> None:
+        if not self.fresh or type(self._state) is not Run:
+            msg = f"the claim on {self._key!r} is not open: complete() once, and only if claim.fresh"
+            raise ConfigurationError(msg)
+
+
+class ManualClaim(_Held[T]):
+    """A claim in a ``with`` block, which takes the handler's place in the flow.
+
+    ``fresh`` is True if the block is to do the work; else ``result`` is what was stored. Leaving the
+    block completes with what ``complete(x)`` was given, or with a bare record; an exception gives
+    the claim back. What is in flight raises ``InFlight`` on entering, so that it is not taken for done.
+    """
+
+    def __init__(self, runner: Runner, flow: Any, key: str, message: object = None) -> None:
+        super().__init__(flow, key, message)
+        self._runner = runner
+
+    def __enter__(self) -> ManualClaim[T]:
+        state = self._runner.advance(self._flow, self._flow.send, None)
+        while type(state) is Ask:
+            try:
+                answer = state.probe(self._about)
+            except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
+                state = self._runner.advance(self._flow, self._flow.throw, error)
+            else:
+                state = self._runner.advance(self._flow, self._flow.send, answer)
+        if self._entered(state):
+            self._runner.keep(state.claim)
+        return self
+
+    def complete(self, result: T | None = None) -> None:
+        """Write *done* now, with this result."""
+        self._check_open()
+        self._result = result
+        self._finish(self._flow.send, result)
+
+    def _finish(self, step: Callable[[Any], Any], value: object) -> None:
+        try:
+            self._state = self._runner.advance(self._flow, step, value)
+        except BaseException:
+            self._state = None
+            raise
+        finally:
+            self._runner.let_go(self.claim)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if type(self._state) is not Run:
+            return
+        if error is None:
+            self._finish(self._flow.send, None)
+            return
+        try:
+            self._finish(self._flow.throw, error)
+        except BaseException as raised:
+            if raised is not error:
+                raise
+
+
+class AsyncManualClaim(_Held[T]):
+    """As :class:`~onceonly.core.once.ManualClaim`, in an ``async with`` block."""
+
+    def __init__(self, runner: AsyncRunner, flow: Any, key: str, message: object = None) -> None:
+        super().__init__(flow, key, message)
+        self._runner = runner
+
+    async def __aenter__(self) -> AsyncManualClaim[T]:
+        state = await self._runner.advance(self._flow, self._flow.send, None)
+        while type(state) is Ask:
+            try:
+                answer = await called(state.probe, (self._about,), {})
+            except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
+                state = await self._runner.advance(self._flow, self._flow.throw, error)
+            else:
+                state = await self._runner.advance(self._flow, self._flow.send, answer)
+        if self._entered(state):
+            self._runner.keep(state.claim)
+        return self
+
+    async def complete(self, result: T | None = None) -> None:
+        """Write *done* now, with this result."""
+        self._check_open()
+        self._result = result
+        await self._finish(self._flow.send, result)
+
+    async def _finish(self, step: Callable[[Any], Any], value: object) -> None:
+        self._state, flow = None, self._flow
+        try:
+            self._state = await self._runner.shielded(self._runner.advance(flow, step, value))
+        finally:
+            self._runner.let_go(self.claim)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if type(self._state) is not Run:
+            return
+        if error is None:
+            await self._finish(self._flow.send, None)
+            return
+        try:
+            await self._finish(self._flow.throw, error)
+        except BaseException as raised:
+            if raised is not error:
+                raise

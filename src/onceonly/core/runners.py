@@ -1,0 +1,280 @@
+"""The two runners: they do what flows ask for, one in a thread, one in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from types import CoroutineType
+from typing import Any
+
+from onceonly.core.batch import BatchEffect, CallMany, Keep, RunOne
+from onceonly.core.coalesce import answer_each, answer_each_async
+from onceonly.core.engine import Batch, _current
+from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, Run, Sleep
+from onceonly.core.renewal import AsyncKeeper, Keeper
+from onceonly.errors import ConfigurationError
+from onceonly.protocols import AsyncStore, Store
+from onceonly.types import Outcome
+
+Calls = dict[type, Callable[[Any], Any]]
+"""How to ask the store, by the type of the request."""
+
+AsyncCalls = dict[type, Callable[[Any], Awaitable[Any]]]
+
+
+class Runner:
+    """Drives flows: asks the store, calls the handler, sleeps, emits."""
+
+    def __init__(self, calls: Calls, emit: Callable[[Any], None], keeper: Keeper | None) -> None:
+        self._calls = calls
+        self._emit = emit
+        self._keeper = keeper
+
+    def drive(self, flow: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Outcome[Any]:
+        """A whole flow, its handler included."""
+        claim: Claim | None = None
+        state = self.advance(flow, flow.send, None)
+        try:
+            while type(state) is not Outcome:
+                if type(state) is Run and state.claim is not None:
+                    claim = self.keep(state.claim)
+                try:
+                    value = self.call_handler(state, fn, args, kwargs)
+                except BaseException as error:  # noqa: BLE001 - the flow decides, then it goes on
+                    state = self.advance(flow, flow.throw, error)
+                else:
+                    state = self.advance(flow, flow.send, value)
+        finally:
+            self.let_go(claim)
+        return state
+
+    def advance(self, flow: Any, step: Callable[[Any], Any], value: object) -> Any:
+        """Do what the flow wants until it wants the handler (Run, Ask) or ends (its return value)."""
+        calls = self._calls
+        try:
+            effect = step(value)
+            while True:
+                kind = type(effect)
+                try:
+                    if kind in calls:
+                        value = calls[kind](effect)
+                    elif kind is Run or kind is Ask:
+                        return effect
+                    else:
+                        value = None
+                        self._other(effect)
+                except BaseException as error:  # noqa: BLE001 - the flow decides
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(value)
+        except StopIteration as end:
+            return end.value
+
+    def drive_batch(self, batch: Batch, fn: Callable[..., Any], store: Store) -> list[Outcome[Any]]:
+        """All flows of a batch together."""
+        flow, kept = batch.flow(), list[Claim]()
+        try:
+            effect = flow.send(None)
+            while True:
+                try:
+                    value = self._do(effect, batch, fn, store, kept)
+                except BaseException as error:  # noqa: BLE001 - the flow decides
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(value)
+        except StopIteration as end:
+            return batch.spread(end.value)
+        finally:
+            for claim in kept:
+                self.let_go(claim)
+
+    def _do(
+        self, effect: BatchEffect, batch: Batch, fn: Callable[..., Any], store: Store, kept: list[Claim]
+    ) -> Any:
+        if isinstance(effect, CallMany):
+            return answer_each(getattr(store, VERBS[effect.kind]), effect.requests)
+        if isinstance(effect, RunOne):
+            job = batch.job(effect.number)
+            return self.call_handler(effect.effect, fn, job.args, job.kwargs)
+        if isinstance(effect, Keep):
+            kept.extend(map(self.keep, effect.claims))
+        else:
+            self._other(effect)
+        return None
+
+    def _other(self, effect: Effect | BatchEffect) -> None:
+        if isinstance(effect, Sleep):
+            time.sleep(effect.seconds)
+        elif isinstance(effect, Emit):
+            self._emit(effect.event)
+
+    def call_handler(self, effect: Run | Ask, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if isinstance(effect, Ask):
+            return effect.probe(*args, **kwargs)
+        before = _current.set(effect.claim)
+        try:
+            value = fn(*args, **kwargs)
+        finally:
+            _current.reset(before)
+        if type(value) is CoroutineType:  # nothing has run yet: the claim is given back
+            value.close()
+            msg = f"{getattr(fn, '__qualname__', fn)} is async: use AsyncOnce"
+            raise ConfigurationError(msg)
+        return value
+
+    def keep(self, claim: Claim) -> Claim:
+        if self._keeper is not None:
+            self._keeper.watch(claim)
+        return claim
+
+    def let_go(self, claim: Claim | None) -> None:
+        if claim is not None and self._keeper is not None:
+            self._keeper.unwatch(claim)
+
+
+class AsyncRunner:
+    """Drives flows: asks the store, awaits the handler, sleeps, emits."""
+
+    def __init__(self, calls: AsyncCalls, emit: Callable[[Any], None], keeper: AsyncKeeper | None) -> None:
+        self._calls = calls
+        self._emit = emit
+        self._keeper = keeper
+        self._last_writes: set[asyncio.Task[Any]] = set()  # strong references until they are done
+
+    async def drive(self, flow: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Outcome[Any]:
+        """A whole flow, its handler included."""
+        claim: Claim | None = None
+        state = await self.advance(flow, flow.send, None)
+        try:
+            while type(state) is not Outcome:
+                if type(state) is Run and state.claim is not None:
+                    claim = self.keep(state.claim)
+                try:
+                    value = await self.call_handler(state, fn, args, kwargs)
+                except BaseException as error:  # noqa: BLE001 - the flow decides, then it goes on
+                    state = await self.shielded(self.advance(flow, flow.throw, error))
+                else:
+                    state = await self.shielded(self.advance(flow, flow.send, value))
+        finally:
+            self.let_go(claim)
+        return state
+
+    async def advance(self, flow: Any, step: Callable[[Any], Any], value: object) -> Any:
+        """Do what the flow wants until it wants the handler (Run, Ask) or ends (its return value)."""
+        calls = self._calls
+        try:
+            effect = step(value)
+            while True:
+                kind = type(effect)
+                try:
+                    if kind in calls:
+                        value = await calls[kind](effect)
+                    elif kind is Run or kind is Ask:
+                        return effect
+                    else:
+                        value = None
+                        await self._other(effect)
+                except BaseException as error:  # noqa: BLE001 - the flow decides
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(value)
+        except StopIteration as end:
+            return end.value
+
+    async def shielded(self, rest: Coroutine[Any, Any, Any]) -> Any:
+        """What follows the handler goes to its end, also when this task is cancelled meanwhile."""
+        return await asyncio.shield(self._spawn(rest))
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._last_writes.add(task)
+        task.add_done_callback(self._last_writes.discard)
+        return task
+
+    async def drive_batch(
+        self, batch: Batch, fn: Callable[..., Any], store: AsyncStore
+    ) -> list[Outcome[Any]]:
+        """All flows of a batch together. When cancelled, a store call under way goes to its end and no
+        further handler starts: what was claimed for nothing is given back."""
+        flow, kept = batch.flow(), list[Claim]()
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            effect = flow.send(None)
+            while True:
+                if cancelled is not None and isinstance(effect, RunOne):
+                    effect = flow.throw(cancelled)
+                    continue
+                try:
+                    if isinstance(effect, CallMany):
+                        value, interrupted = await self._ask_all(effect, store)
+                        cancelled = interrupted or cancelled
+                    else:
+                        value = await self._do(effect, batch, fn, kept)
+                except BaseException as error:  # noqa: BLE001 - the flow decides
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(value)
+        except StopIteration as end:
+            if cancelled is not None:
+                raise cancelled from None
+            return batch.spread(end.value)
+        finally:
+            for claim in kept:
+                self.let_go(claim)
+
+    async def _ask_all(
+        self, effect: CallMany, store: AsyncStore
+    ) -> tuple[list[Any], asyncio.CancelledError | None]:
+        """The answers, and whether this task was cancelled while they were on their way."""
+        asked = self._spawn(answer_each_async(getattr(store, VERBS[effect.kind]), effect.requests))
+        cancelled = None
+        while not asked.done():
+            try:
+                await asyncio.wait([asked])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        return asked.result(), cancelled
+
+    async def _do(self, effect: BatchEffect, batch: Batch, fn: Callable[..., Any], kept: list[Claim]) -> Any:
+        if isinstance(effect, RunOne):
+            job = batch.job(effect.number)
+            return await self.call_handler(effect.effect, fn, job.args, job.kwargs)
+        if isinstance(effect, Keep):
+            kept.extend(map(self.keep, effect.claims))
+        else:
+            await self._other(effect)
+        return None
+
+    async def _other(self, effect: Effect | BatchEffect) -> None:
+        if isinstance(effect, Sleep):
+            await asyncio.sleep(effect.seconds)
+        elif isinstance(effect, Emit):
+            self._emit(effect.event)
+
+    async def call_handler(self, effect: Run | Ask, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if isinstance(effect, Ask):
+            return await called(effect.probe, args, kwargs)
+        before = _current.set(effect.claim)
+        try:
+            return await called(fn, args, kwargs)
+        finally:
+            _current.reset(before)
+
+    def keep(self, claim: Claim) -> Claim:
+        if self._keeper is not None:
+            self._keeper.watch(claim)
+        return claim
+
+    def let_go(self, claim: Claim | None) -> None:
+        if claim is not None and self._keeper is not None:
+            self._keeper.unwatch(claim)
+
+
+async def called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Await an async function; run a plain one in a thread, so that leases are renewed meanwhile."""
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args, **kwargs)
+    value = await asyncio.to_thread(fn, *args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
