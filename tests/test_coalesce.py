@@ -269,16 +269,7 @@ def test_an_interrupted_leader_lets_the_others_know_and_the_next_call_works(desk
     assert desk.coalescer.submit("d") == "D"
 
 
-@pytest.mark.parametrize(
-    "role",
-    [
-        "alone",
-        pytest.param(
-            "leader",
-            marks=pytest.mark.xfail(strict=True, reason="_lead() does not give its own request back"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("role", ["alone", "leader"])
 def test_a_claim_whose_call_was_interrupted_is_given_back(desk, role):
     if role == "alone":
         desk.coalescer._call = _interrupted
@@ -500,7 +491,6 @@ def test_a_waiter_cancelled_under_way_does_not_stop_the_batch_and_its_claim_is_g
     assert asyncio.run(main()).given_back == given_back
 
 
-@pytest.mark.xfail(strict=True, reason="submit() loses an answer that came just before the cancellation")
 def test_a_waiter_cancelled_just_after_its_answer_came_gives_its_claim_back():
     """The answer is in the future, the task has not run again, and then it is cancelled."""
 

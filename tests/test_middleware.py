@@ -387,7 +387,6 @@ class AsyncCallable:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine")
-@pytest.mark.xfail(strict=True, reason="Once takes a coroutine for a result: done, but nothing ever ran")
 def test_what_turns_out_to_be_async_under_a_sync_engine_is_not_taken_for_done():
     with Once("memory://", group="g") as once:
         handler = AsyncCallable()
@@ -398,7 +397,6 @@ def test_what_turns_out_to_be_async_under_a_sync_engine_is_not_taken_for_done():
 
 
 @pytest.mark.filterwarnings("ignore:coroutine")
-@pytest.mark.xfail(strict=True, reason="Once.process takes a coroutine for a result: the message is lost")
 def test_process_refuses_an_async_function_under_a_sync_engine():
     async def handler(message: Any) -> None: ...
 

@@ -88,6 +88,7 @@ _DEFAULTS: Options = {
     "on_event": None,
 }
 _DEFAULT_LEASE = 30.0
+_CAN_BE_NONE = ("window", "retry_delay", "max_attempts")
 _NUMBERS = ("max_attempts", "max_result_bytes")
 _IN_ENVIRONMENT = (
     *("window", "lease", "on_in_flight", "wait_timeout", "on_store_error", "on_orphan"),
@@ -104,7 +105,7 @@ def store_and_group(
         msg = "no store given: pass a URL such as 'sqlite:///onceonly.db', or set ONCEONLY_STORE"
         raise ConfigurationError(msg)
     group = group if group is not None else environ.get("ONCEONLY_GROUP")
-    return store, _check_name("group", group)
+    return store, check_name("group", group)
 
 
 def resolve(group: str, options: Options, environ: Mapping[str, str] = os.environ) -> Policy:
@@ -128,7 +129,7 @@ def resolve(group: str, options: Options, environ: Mapping[str, str] = os.enviro
         on_orphan=_on_orphan(merged["on_orphan"]),
         store_failure=_callable("store_failure", merged["store_failure"]),
         max_attempts=_at_least_one("max_attempts", merged["max_attempts"]),
-        retry_delay=seconds(delay, name="retry_delay") if (delay := merged["retry_delay"]) else 0.0,
+        retry_delay=_retry_delay(merged["retry_delay"]),
         keep_result=_yes_or_no("keep_result", merged["keep_result"]),
         max_result_bytes=_at_least_one("max_result_bytes", merged["max_result_bytes"]) or 0,
         codec=_codec(merged.get("codec")),
@@ -142,7 +143,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
         text = environ.get(f"ONCEONLY_{name.upper()}")
         if text is None:
             continue
-        found[name] = None if text.lower() == "none" else _parse(name, text)
+        found[name] = None if text.lower() == "none" and name in _CAN_BE_NONE else _parse(name, text)
     return found
 
 
@@ -171,9 +172,15 @@ def _lease(options: Options, window: float | None) -> float:
 
 
 def _wait_timeout(options: Options) -> float:
-    if _choice("on_in_flight", options["on_in_flight"], "reject", "wait") == "reject":
+    timeout = seconds(options["wait_timeout"], name="wait_timeout")
+    waits = _choice("on_in_flight", options["on_in_flight"], "reject", "wait") == "wait"
+    return timeout if waits else 0.0
+
+
+def _retry_delay(value: Duration | None) -> float:
+    if value is None or (not value and not isinstance(value, (str, bool))):  # 0 and timedelta(0)
         return 0.0
-    return seconds(options["wait_timeout"], name="wait_timeout")
+    return seconds(value, name="retry_delay")
 
 
 def _on_orphan(value: object) -> Literal["retry", "quarantine"] | Probe:
@@ -227,14 +234,17 @@ def _callable(name: str, value: F) -> F:
 def _text(name: str, value: Text) -> Text:
     if value is None or callable(value):
         return value
-    return _check_name(name, value)
+    return check_name(name, value)
 
 
-def _check_name(name: str, value: object) -> str:
+def check_name(name: str, value: object) -> str:
     if value is None:
         msg = f"no {name} given: name who processes these messages, or set ONCEONLY_{name.upper()}"
         raise ConfigurationError(msg)
-    if not isinstance(value, str) or not value or len(value.encode(errors="replace")) > MAX_KEY_BYTES:
-        msg = f"{name}={value!r} must be a text of 1 to {MAX_KEY_BYTES} bytes"
-        raise ConfigurationError(msg)
-    return value
+    try:
+        if isinstance(value, str) and 0 < len(value.encode()) <= MAX_KEY_BYTES:
+            return value
+    except UnicodeEncodeError:
+        pass
+    msg = f"{name}={value!r} must be a text of 1 to {MAX_KEY_BYTES} bytes in UTF-8"
+    raise ConfigurationError(msg)

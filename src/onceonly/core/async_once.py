@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast
 
 from onceonly.core.bound import AsyncBound
-from onceonly.core.coalesce import AsyncCoalescer
+from onceonly.core.coalesce import AsyncCoalescer, Background
 from onceonly.core.engine import Engine, KeySpec, call_key, found_key, unstarted, unwrap
 from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import AsyncManualClaim
@@ -36,6 +36,9 @@ from onceonly.types import (
 M = TypeVar("M")
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+_PATIENCE = 1.0  # seconds that close() waits for the writes of cancelled tasks
 
 
 class AsyncOnce(Engine):
@@ -64,15 +67,18 @@ class AsyncOnce(Engine):
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._background = Background()
         self._keeper = AsyncKeeper(self._store, self._clock, self._counts.emit)
         calls: AsyncCalls = {
-            ClaimRequest: AsyncCoalescer(self._store.claim, give_back=self._give_back).submit,
+            ClaimRequest: AsyncCoalescer(
+                self._store.claim, give_back=self._give_back, background=self._background
+            ).submit,
             Completion: AsyncCoalescer(self._store.complete).submit,
             Release: AsyncCoalescer(self._store.release).submit,
             Mark: AsyncCoalescer(self._store.mark_seen).submit,
             Marks: self._store.mark_seen,
         }
-        self._runner = AsyncRunner(calls, self._counts.emit, self._keeper)
+        self._runner = AsyncRunner(calls, self._counts.emit, self._keeper, self._background)
 
     # --- processing ---------------------------------------------------------------------------
 
@@ -206,6 +212,7 @@ class AsyncOnce(Engine):
 
     async def close(self) -> None:
         if self._loop is not None:
+            await self._background.settle(_PATIENCE)
             await self._keeper.close()
         if self._owns_store:
             await self._store.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 from onceonly.errors import StoreUnavailable
@@ -66,7 +66,7 @@ class Coalescer(Generic[Q, A]):
         if ticket is not _ALONE:
             self._wait(ticket)
             if ticket.leads:
-                self._lead()
+                self._lead(ticket)
             return _opened(ticket.answer)
         try:
             return self._call((request,))[0]
@@ -85,12 +85,15 @@ class Coalescer(Generic[Q, A]):
             self._abandon(ticket)
             raise
 
-    def _lead(self) -> None:
+    def _lead(self, own: Ticket[Q, A]) -> None:
         with self._mutex:
             batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
         answers: list[A | BaseException] = [StoreUnavailable(_LOST, unknown=True)] * len(batch)
         try:
             answers = answer_each(self._call, [ticket.request for ticket in batch])
+        except BaseException:
+            self._nobody_waits(own.request, None)
+            raise
         finally:
             self._deliver(batch, answers)
             self._hand_over()
@@ -153,6 +156,23 @@ def _opened(answer: A | BaseException | None) -> A:
     return answer  # type: ignore[return-value]
 
 
+class Background:
+    """Writes that go to their end although the task that wanted them was cancelled."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()  # the event loop itself keeps weak references only
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def settle(self, patience: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=patience)
+
+
 class AsyncCoalescer(Generic[Q, A]):
     """For tasks. What is asked in one turn of the loop, or while a call is under way, goes together."""
 
@@ -160,10 +180,12 @@ class AsyncCoalescer(Generic[Q, A]):
         self,
         call: Callable[[Sequence[Q]], Awaitable[list[A]]],
         *,
-        give_back: Callable[[Q, A | None], Awaitable[None]] | None = None,
+        give_back: Callable[[Q, A | None], Coroutine[Any, Any, None]] | None = None,
+        background: Background | None = None,
     ) -> None:
         self._call = call
         self._give_back = give_back
+        self._background = background or Background()
         self._queue: deque[tuple[Q, asyncio.Future[A]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -173,7 +195,12 @@ class AsyncCoalescer(Generic[Q, A]):
         self._queue.append((request, future))
         if self._task is None:
             self._task = loop.create_task(self._drain())
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._return(request, future.result())  # it came just before the cancellation
+            raise
 
     async def _drain(self) -> None:
         try:
@@ -190,24 +217,24 @@ class AsyncCoalescer(Generic[Q, A]):
         try:
             answers = await answer_each_async(self._call, [request for request, _ in batch])
         finally:
-            unwanted = self._deliver(batch, answers)
-        if self._give_back is not None:
-            for request, answer in unwanted:
-                await self._give_back(request, answer)
+            self._deliver(batch, answers)
 
     def _deliver(
         self, batch: list[tuple[Q, asyncio.Future[A]]], answers: Sequence[A | BaseException]
-    ) -> list[tuple[Q, A]]:
-        unwanted = []
+    ) -> None:
         for (request, future), answer in zip(batch, answers, strict=True):
-            if future.cancelled():
-                if not isinstance(answer, BaseException):
-                    unwanted.append((request, answer))
-            elif isinstance(answer, BaseException):
-                future.set_exception(_own(answer))
+            if isinstance(answer, BaseException):
+                if not future.cancelled():
+                    future.set_exception(_own(answer))
+            elif future.cancelled():
+                self._return(request, answer)
             else:
                 future.set_result(answer)
-        return unwanted
+
+    def _return(self, request: Q, answer: A) -> None:
+        """An answer that nobody waits for any more."""
+        if self._give_back is not None:
+            self._background.start(self._give_back(request, answer))
 
 
 async def answer_each_async(

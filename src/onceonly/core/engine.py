@@ -16,7 +16,7 @@ from onceonly.errors import ConfigurationError, InFlight, InvalidKey, Quarantine
 from onceonly.events import Event, FailedOpen, Listener, ResultDropped
 from onceonly.keys import check_key, check_keys, extractor, fingerprint_bytes, looks_like_spec
 from onceonly.protocols import AsyncStore, Clock, Store
-from onceonly.settings import Options, Policy, Text, resolve, store_and_group
+from onceonly.settings import Options, Policy, Text, check_name, resolve, store_and_group
 from onceonly.types import ClaimRequest, Completion, Marks, Outcome, RecordId, Release, Stats, Status, Verdict
 
 T = TypeVar("T")
@@ -245,11 +245,10 @@ def _fingerprint(job: Job) -> bytes | None:
 
 
 def _text(value: Text, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    found = value(*args, **kwargs) if callable(value) else value
-    if found is not None and not isinstance(found, str):
-        msg = f"{name} must be text, not {type(found).__name__}"
-        raise InvalidKey(msg)
-    return found
+    if not callable(value):
+        return value  # checked with the settings
+    found = value(*args, **kwargs)
+    return None if found is None else check_name(name, found)
 
 
 def key_finder(spec: KeySpec, fallback: object = None) -> Callable[[Any], object]:

@@ -26,6 +26,22 @@ class _Held(Generic[T]):
         self.claim: Claim | None = None
         self.fresh = False
 
+    @property
+    def result(self) -> T | None:
+        return self._result
+
+    @property
+    def fence(self) -> int | None:
+        return self.claim.fence if self.claim else None
+
+    @property
+    def attempt(self) -> int:
+        return self.claim.attempt if self.claim else 0
+
+    @property
+    def lost(self) -> bool:
+        return self.claim is not None and self.claim.lost
+
     def _entered(self, state: Any) -> bool:
         """True if the block is to do the work under a claim that must be kept alive."""
         self._state = state
@@ -97,7 +113,7 @@ class ManualClaim(_Held[T]):
 
 
 class AsyncManualClaim(_Held[T]):
-    """As :class:`~onceonly.core.once.ManualClaim`, in an ``async with`` block."""
+    """As :class:`~onceonly.core.manual.ManualClaim`, in an ``async with`` block."""
 
     def __init__(self, runner: AsyncRunner, flow: Any, key: str, message: object = None) -> None:
         super().__init__(flow, key, message)
@@ -106,10 +122,13 @@ class AsyncManualClaim(_Held[T]):
     async def __aenter__(self) -> AsyncManualClaim[T]:
         state = await self._runner.advance(self._flow, self._flow.send, None)
         while type(state) is Ask:
+            late: list[BaseException] = []
             try:
-                answer = await called(state.probe, (self._about,), {})
+                answer = await called(state.probe, (self._about,), {}, late)
             except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
-                state = await self._runner.advance(self._flow, self._flow.throw, error)
+                late.append(error)
+            if late:
+                state = await self._runner.advance(self._flow, self._flow.throw, late[0])
             else:
                 state = await self._runner.advance(self._flow, self._flow.send, answer)
         if self._entered(state):

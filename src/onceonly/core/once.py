@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,8 +14,8 @@ from onceonly.core.engine import Engine, KeySpec, call_key, found_key, unstarted
 from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import ManualClaim
 from onceonly.core.renewal import Keeper
-from onceonly.core.runners import Calls, Runner
-from onceonly.errors import ConfigurationError, StoreError
+from onceonly.core.runners import Calls, Runner, refuse_async
+from onceonly.errors import StoreError
 from onceonly.protocols import Clock, Store
 from onceonly.settings import Options
 from onceonly.stores import open_store
@@ -102,6 +101,7 @@ class Once(Engine):
         Never raises for a message: its outcome is FAILED with ``.error``.
         """
         self._check_process()
+        refuse_async(fn)
         return self._runner.drive_batch(self._batch(list(messages), key, fallback), fn, self._store)
 
     def handler(
@@ -116,9 +116,7 @@ class Once(Engine):
         find = call_key(key, fallback)
 
         def decorate(fn: Callable[P, T]) -> Callable[P, T]:
-            if inspect.iscoroutinefunction(fn):
-                msg = f"{fn.__qualname__} is async: guard it with AsyncOnce"
-                raise ConfigurationError(msg)
+            refuse_async(fn)
 
             @functools.wraps(fn)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> T:

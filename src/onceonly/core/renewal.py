@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from onceonly.core.flows import Claim
-from onceonly.errors import StoreError
 from onceonly.events import Event, LeaseWasLost, RenewalFailed
 from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.types import Renewal
@@ -27,18 +26,17 @@ class Watchlist:
         self._clock = clock
         self._emit = emit
         self._claims: dict[bytes, Claim] = {}
-        self.shortest = float("inf")
+        self._shortest = float("inf")
+        self._next_look = float("inf")  # when the keeper looks again; infinite while it is at work
 
     def __len__(self) -> int:
         return len(self._claims)
 
     def add(self, claim: Claim) -> bool:
-        """True if this lease is shorter than all before, so that a sleeping keeper must look again."""
+        """True if it is due before the keeper looks again, so that a sleeping keeper must be woken."""
         self._claims[claim.token] = claim
-        if claim.lease >= self.shortest:
-            return False
-        self.shortest = claim.lease
-        return True
+        self._shortest = min(self._shortest, claim.lease)
+        return claim.renewed + claim.lease / 3 < self._next_look
 
     def remove(self, claim: Claim) -> None:
         self._claims.pop(claim.token, None)
@@ -55,12 +53,16 @@ class Watchlist:
         return [claim for claim in claims if now >= claim.renewed + claim.lease / 3]
 
     def pause(self) -> float:
-        """Until the next is due. A claim added meanwhile is due later than this, so none is missed."""
-        soonest = min(
-            (claim.renewed + claim.lease / 3 for claim in list(self._claims.values())),
-            default=self._clock() + self.shortest / 3,
-        )
-        return max(0.0, soonest - self._clock())
+        """Until the next is due, for a keeper that goes to sleep now."""
+        now = self._clock()
+        claims = list(self._claims.values())  # one added after this finds _next_look infinite
+        soonest = min((c.renewed + c.lease / 3 for c in claims), default=now + self._shortest / 3)
+        self._next_look = max(now, soonest)
+        return self._next_look - now
+
+    def wake(self) -> None:
+        """The keeper is at work: whoever adds a claim now must make it look once more."""
+        self._next_look = float("inf")
 
     def renewals(self, claims: Sequence[Claim]) -> list[Renewal]:
         return [Renewal(c.id, c.token, c.lease, c.window) for c in claims]
@@ -78,7 +80,7 @@ class Watchlist:
     def failed(self, claims: Sequence[Claim], error: Exception) -> float:
         """How long to wait before trying again: several tries fit before the leases end."""
         self._emit(RenewalFailed(len(claims), error))
-        return self.shortest / 10
+        return self._shortest / 10
 
 
 class Keeper:
@@ -128,19 +130,20 @@ class Keeper:
 
     def _retire(self) -> bool:
         with self._lock:
-            if self._watchlist:
+            thread, self._thread = self._thread, None  # whoever adds from now on starts another
+            if self._watchlist:  # added just before, when there was still one
+                self._thread = thread
                 return False
-            self._thread = None
-        # A claim added just before sees no thread and starts one; just after, the same.
         return True
 
     def _renew(self) -> float:
+        self._watchlist.wake()
         claims = self._watchlist.due()
         if claims:
             sent = self._clock()
             try:
                 answers = self._store.renew(self._watchlist.renewals(claims))
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - a keeper that dies loses every lease
                 return self._watchlist.failed(claims, error)
             self._watchlist.answered(claims, sent, answers)
         return self._watchlist.pause()
@@ -181,12 +184,13 @@ class AsyncKeeper:
             idle = 0 if self._watchlist else idle + 1
 
     async def _renew(self) -> float:
+        self._watchlist.wake()
         claims = self._watchlist.due()
         if claims:
             sent = self._clock()
             try:
                 answers = await self._store.renew(self._watchlist.renewals(claims))
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - a keeper that dies loses every lease
                 return self._watchlist.failed(claims, error)
             self._watchlist.answered(claims, sent, answers)
         return self._watchlist.pause()

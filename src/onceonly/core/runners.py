@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -10,7 +12,7 @@ from types import CoroutineType
 from typing import Any
 
 from onceonly.core.batch import BatchEffect, CallMany, Keep, RunOne
-from onceonly.core.coalesce import answer_each, answer_each_async
+from onceonly.core.coalesce import Background, answer_each, answer_each_async
 from onceonly.core.engine import Batch, _current
 from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, Run, Sleep
 from onceonly.core.renewal import AsyncKeeper, Keeper
@@ -120,8 +122,7 @@ class Runner:
             _current.reset(before)
         if type(value) is CoroutineType:  # nothing has run yet: the claim is given back
             value.close()
-            msg = f"{getattr(fn, '__qualname__', fn)} is async: use AsyncOnce"
-            raise ConfigurationError(msg)
+            raise _is_async(fn)
         return value
 
     def keep(self, claim: Claim) -> Claim:
@@ -134,31 +135,49 @@ class Runner:
             self._keeper.unwatch(claim)
 
 
+def refuse_async(fn: Callable[..., Any]) -> None:
+    if inspect.iscoroutinefunction(fn):
+        raise _is_async(fn)
+
+
+def _is_async(fn: Callable[..., Any]) -> ConfigurationError:
+    return ConfigurationError(f"{getattr(fn, '__qualname__', fn)} is async: use AsyncOnce")
+
+
 class AsyncRunner:
     """Drives flows: asks the store, awaits the handler, sleeps, emits."""
 
-    def __init__(self, calls: AsyncCalls, emit: Callable[[Any], None], keeper: AsyncKeeper | None) -> None:
+    def __init__(
+        self,
+        calls: AsyncCalls,
+        emit: Callable[[Any], None],
+        keeper: AsyncKeeper | None,
+        background: Background | None = None,
+    ) -> None:
         self._calls = calls
         self._emit = emit
         self._keeper = keeper
-        self._last_writes: set[asyncio.Task[Any]] = set()  # strong references until they are done
+        self._background = background or Background()
 
     async def drive(self, flow: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Outcome[Any]:
         """A whole flow, its handler included."""
         claim: Claim | None = None
+        late: list[BaseException] = []
         state = await self.advance(flow, flow.send, None)
         try:
             while type(state) is not Outcome:
                 if type(state) is Run and state.claim is not None:
                     claim = self.keep(state.claim)
                 try:
-                    value = await self.call_handler(state, fn, args, kwargs)
+                    value = await self.call_handler(state, fn, args, kwargs, late)
                 except BaseException as error:  # noqa: BLE001 - the flow decides, then it goes on
                     state = await self.shielded(self.advance(flow, flow.throw, error))
                 else:
                     state = await self.shielded(self.advance(flow, flow.send, value))
         finally:
             self.let_go(claim)
+        if late:
+            raise late[0]
         return state
 
     async def advance(self, flow: Any, step: Callable[[Any], Any], value: object) -> Any:
@@ -185,13 +204,7 @@ class AsyncRunner:
 
     async def shielded(self, rest: Coroutine[Any, Any, Any]) -> Any:
         """What follows the handler goes to its end, also when this task is cancelled meanwhile."""
-        return await asyncio.shield(self._spawn(rest))
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._last_writes.add(task)
-        task.add_done_callback(self._last_writes.discard)
-        return task
+        return await asyncio.shield(self._background.start(rest))
 
     async def drive_batch(
         self, batch: Batch, fn: Callable[..., Any], store: AsyncStore
@@ -199,48 +212,45 @@ class AsyncRunner:
         """All flows of a batch together. When cancelled, a store call under way goes to its end and no
         further handler starts: what was claimed for nothing is given back."""
         flow, kept = batch.flow(), list[Claim]()
-        cancelled: asyncio.CancelledError | None = None
+        late: list[BaseException] = []
         try:
             effect = flow.send(None)
             while True:
-                if cancelled is not None and isinstance(effect, RunOne):
-                    effect = flow.throw(cancelled)
+                if late and isinstance(effect, RunOne):
+                    effect = flow.throw(late[0])
                     continue
                 try:
-                    if isinstance(effect, CallMany):
-                        value, interrupted = await self._ask_all(effect, store)
-                        cancelled = interrupted or cancelled
-                    else:
-                        value = await self._do(effect, batch, fn, kept)
+                    value = await self._do(effect, batch, fn, store, kept, late)
                 except BaseException as error:  # noqa: BLE001 - the flow decides
                     effect = flow.throw(error)
                 else:
                     effect = flow.send(value)
         except StopIteration as end:
-            if cancelled is not None:
-                raise cancelled from None
+            if late:
+                raise late[0] from None
             return batch.spread(end.value)
         finally:
             for claim in kept:
                 self.let_go(claim)
 
-    async def _ask_all(
-        self, effect: CallMany, store: AsyncStore
-    ) -> tuple[list[Any], asyncio.CancelledError | None]:
-        """The answers, and whether this task was cancelled while they were on their way."""
-        asked = self._spawn(answer_each_async(getattr(store, VERBS[effect.kind]), effect.requests))
-        cancelled = None
-        while not asked.done():
-            try:
-                await asyncio.wait([asked])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        return asked.result(), cancelled
-
-    async def _do(self, effect: BatchEffect, batch: Batch, fn: Callable[..., Any], kept: list[Claim]) -> Any:
+    async def _do(  # noqa: PLR0917 - the parts of drive_batch
+        self,
+        effect: BatchEffect,
+        batch: Batch,
+        fn: Callable[..., Any],
+        store: AsyncStore,
+        kept: list[Claim],
+        late: list[BaseException],
+    ) -> Any:
+        if isinstance(effect, CallMany):
+            asked = self._background.start(
+                answer_each_async(getattr(store, VERBS[effect.kind]), effect.requests)
+            )
+            await _to_its_end(asked, late)
+            return asked.result()
         if isinstance(effect, RunOne):
             job = batch.job(effect.number)
-            return await self.call_handler(effect.effect, fn, job.args, job.kwargs)
+            return await self.call_handler(effect.effect, fn, job.args, job.kwargs, late)
         if isinstance(effect, Keep):
             kept.extend(map(self.keep, effect.claims))
         else:
@@ -253,12 +263,19 @@ class AsyncRunner:
         elif isinstance(effect, Emit):
             self._emit(effect.event)
 
-    async def call_handler(self, effect: Run | Ask, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    async def call_handler(
+        self,
+        effect: Run | Ask,
+        fn: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        late: list[BaseException],
+    ) -> Any:
         if isinstance(effect, Ask):
-            return await called(effect.probe, args, kwargs)
+            return await called(effect.probe, args, kwargs, late)
         before = _current.set(effect.claim)
         try:
-            return await called(fn, args, kwargs)
+            return await called(fn, args, kwargs, late)
         finally:
             _current.reset(before)
 
@@ -272,9 +289,30 @@ class AsyncRunner:
             self._keeper.unwatch(claim)
 
 
-async def called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Await an async function; run a plain one in a thread, so that leases are renewed meanwhile."""
+async def called(fn: Callable[..., Any], args: Any, kwargs: Any, late: list[BaseException]) -> Any:
+    """Await an async function; run a plain one in a thread, so that leases are renewed meanwhile.
+
+    A thread cannot be cancelled: while it runs the claim must be kept, so a cancellation is put aside
+    in ``late`` until it has ended.
+    """
     if inspect.iscoroutinefunction(fn):
         return await fn(*args, **kwargs)
-    value = await asyncio.to_thread(fn, *args, **kwargs)
-    return await value if inspect.isawaitable(value) else value
+    run = functools.partial(contextvars.copy_context().run, fn, *args, **kwargs)
+    thread = asyncio.get_running_loop().run_in_executor(None, run)
+    await _to_its_end(thread, late)
+    value = thread.result()
+    if not inspect.isawaitable(value):
+        return value
+    if late and isinstance(value, Coroutine):
+        value.close()
+        raise late.pop()
+    return await value
+
+
+async def _to_its_end(future: asyncio.Future[Any], late: list[BaseException]) -> None:
+    """Wait, however often this task is cancelled meanwhile."""
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            late.append(error)

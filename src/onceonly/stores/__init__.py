@@ -61,7 +61,7 @@ def _place(parts: SplitResult) -> tuple[str, ...]:
     if parts.scheme != "sqlite":
         return ()
     path = unquote(parts.path)[1:]
-    if parts.netloc or not path or path == ":memory:":
+    if parts.netloc or not parts.path.startswith("/") or not path or path == ":memory:":
         msg = (
             "a SQLite URL is sqlite:///relative.db or sqlite:////absolute/path.db; "
             "for records in memory use memory://"

@@ -16,8 +16,9 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -45,6 +46,8 @@ T = TypeVar("T")
 _SCHEMA_VERSION = 1
 _PAGE_BYTES = 2048  # a commit writes whole pages, and most change one row; only a new file can choose
 _CHECKPOINT_BYTES = 32 * 2**20  # of log; the default of 4 MB rewrites hot pages too often
+_CLOSE_PATIENCE = 1.0  # seconds
+_BUSY_PAUSE = 0.01
 _PURGE_BATCH = 1000  # rows per write transaction, so that nobody waits long for the lock
 _AUTOCOMMIT = (
     "this connection is in autocommit mode: outside a transaction bind() would silently be "
@@ -116,8 +119,12 @@ class SqliteStore:
         return BoundSqliteStore(connection, self._path, self._clock, self._rules)
 
     def close(self) -> None:
-        with self._lock:
-            self._connection.close()
+        """Wait for a call under way, but not for ever: its connection is then left to its end."""
+        if self._lock.acquire(timeout=_CLOSE_PATIENCE):
+            try:
+                self._connection.close()
+            finally:
+                self._lock.release()
 
     def after_fork(self) -> None:
         """Leave the parent's connection alone: closing it here would touch the parent's files."""
@@ -143,7 +150,7 @@ class SqliteStore:
     def _prepare(self) -> None:
         execute = self._connection.execute
         execute(f"PRAGMA page_size={_PAGE_BYTES}")
-        execute("PRAGMA journal_mode=WAL")
+        self._enter_wal_mode()
         (page_bytes,) = execute("PRAGMA page_size").fetchone()
         execute(f"PRAGMA synchronous={self._synchronous}")
         execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // page_bytes}")
@@ -159,6 +166,19 @@ class SqliteStore:
                 f"{_SCHEMA_VERSION}: use the release that wrote the file, or a new file"
             )
             raise ConfigurationError(msg)
+
+    def _enter_wal_mode(self) -> None:
+        """Once per file. SQLite does not wait for other writers here, so we do."""
+        give_up = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() >= give_up:
+                    raise
+                time.sleep(_BUSY_PAUSE)
+            else:
+                return
 
     def _write(self, plan: Callable[[Plans, A], T], argument: A) -> T:
         """One write transaction; the clock is read once the lock is ours."""
@@ -186,8 +206,9 @@ class SqliteStore:
                 raise _unavailable(error, self._path) from error
 
     def _undo(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # a closed connection has nothing to roll back
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
     def _find_expired(self, limit: int) -> list[bytes]:
         try:
@@ -288,14 +309,15 @@ class AsyncSqliteStore:
         return AsyncBoundSqliteStore(self._store.bind(connection))
 
     async def close(self) -> None:
-        await self._do(lambda _: self._store.close(), None)
+        closed = self._do(lambda _: self._store.close(), None)
+        await asyncio.wait([closed], timeout=_CLOSE_PATIENCE)
         self._writer.shutdown(wait=False)
 
     def after_fork(self) -> None:
         self._store.after_fork()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="onceonly-sqlite")
 
-    def _do(self, verb: Callable[[A], T], argument: A) -> Awaitable[T]:
+    def _do(self, verb: Callable[[A], T], argument: A) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._writer, verb, argument)
 
 
@@ -339,10 +361,14 @@ def _check_connection(connection: object, path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
 def _unavailable(error: sqlite3.Error, path: Path) -> StoreUnavailable:
     """Everything a SQLite call can raise means: not done, ask later. A failed commit rolls back."""
     hint = ""
-    if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+    if _is_busy(error):
         hint = (
             " (another writer held it for longer than the timeout; "
             "if that is your own open transaction, use once.bind(connection))"
