@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceonly import AsyncOnce, ConfigurationError, Once
+from onceonly import AsyncOnce, ConfigurationError, Once, OnceonlyError
 from onceonly.codecs import JsonCodec
 from onceonly.settings import Options, Policy, resolve, store_and_group
 
@@ -402,3 +402,12 @@ def test_a_group_that_is_not_unicode_is_refused():
 @pytest.mark.parametrize("name", ["scope", "type"])
 def test_a_text_that_is_not_unicode_is_refused(name):
     assert name in text_of(**{name: "\ud800"})
+
+
+@pytest.mark.xfail(
+    strict=True, reason="Engine._request checks a scope given by the call neither for size nor text"
+)
+@pytest.mark.parametrize("bad", ["\ud800", "x" * 513], ids=["not unicode", "too long"])
+def test_a_scope_given_by_the_call_is_checked_like_any_other(bad):
+    with Once("memory://", group="billing") as once, pytest.raises(OnceonlyError, match="scope"):
+        once.process(print, "message", key="a", scope=bad)

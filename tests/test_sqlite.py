@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -224,10 +224,6 @@ def _open_and_mark(barrier: Any, path: Path) -> None:
         store.mark_seen([Mark(RecordId("group", "", str(os.getpid())), WINDOW)])
 
 
-IN_WAL_AT_ONCE = "PRAGMA journal_mode=WAL does not wait for the timeout while another connection writes"
-
-
-@pytest.mark.xfail(strict=True, reason=IN_WAL_AT_ONCE)
 def test_a_file_not_yet_in_wal_mode_is_waited_for_like_any_other(path, lock):
     lock.execute("CREATE TABLE orders (id)")
     lock.execute("BEGIN IMMEDIATE")
@@ -236,7 +232,6 @@ def test_a_file_not_yet_in_wal_mode_is_waited_for_like_any_other(path, lock):
         assert isinstance(claim(store), Acquired)
 
 
-@pytest.mark.xfail(strict=False, reason=f"{IN_WAL_AT_ONCE}; fails about every other time")
 def test_processes_that_create_the_same_file_at_once_all_get_it(tmp_path):
     for number in range(5):
         path = tmp_path / f"{number}.db"
@@ -499,6 +494,13 @@ def test_a_url_without_slashes_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"sqlite:///relative\.db"):
         open_store("sqlite:store.db")
+
+
+@pytest.mark.xfail(strict=True, reason="open_store drops what follows '#', so a#1.db and a#2.db are one file")
+def test_a_url_with_a_fragment_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError):
+        open_store("sqlite:///a#1.db")
 
 
 @pytest.mark.parametrize(
@@ -956,6 +958,18 @@ def test_the_callers_row_factory_does_not_confuse_a_bound_store(factory, once, c
         bound = once.bind(connection)
         assert [bound.first_time("key"), bound.first_time("key")] == [True, False]
     assert once.seen("key")
+
+
+@pytest.mark.xfail(
+    strict=True, reason="_check_connection compares b'main' with 'main': 'a database in memory'"
+)
+def test_the_callers_text_factory_does_not_confuse_a_bound_store(once, connection):
+    connection.text_factory = bytes
+    with suppress(ValueError):
+        once.process(lambda _: int("not a number"), "message", key="key", type="order")
+    with connection:
+        once.bind(connection).process(lambda message: "ok", "message", key="key")
+    assert once.peek("key").type == "order"
 
 
 @pytest.mark.parametrize("level", ["DEFERRED", "IMMEDIATE", "EXCLUSIVE"])

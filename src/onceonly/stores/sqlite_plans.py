@@ -35,6 +35,7 @@ from onceonly.types import (
 _STATES = (State.CLAIMED, State.FREE, State.PROCESSED, State.FAILED, State.QUARANTINED)
 _CODES = {state: code for code, state in enumerate(_STATES)}
 _PROCESSED = _CODES[State.PROCESSED]
+_QUARANTINED = Status.QUARANTINED
 _DONE_CODES = {status: _CODES[State(status.value)] for status in Status}
 
 _LOAD = """
@@ -101,10 +102,8 @@ class Plans:
         digests = digests_of(marks)
         if refuse_live_claims:
             self._refuse_live(marks, digests)
-        new = [False] * len(marks)
-        order = sorted(range(len(marks)), key=digests.__getitem__)
-        tails = self._tails(marks)  # made beforehand: within executemany the cursor is busy
-        self._cursor.executemany(_MARK, self._rows(digests, tails, order, new))
+        order = in_order(digests)
+        new = self._changed(_MARK, self._new_rows(marks, digests), order)
         if not all(new):
             for index in order:
                 if not new[index]:
@@ -112,12 +111,32 @@ class Plans:
         return new
 
     def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
-        return in_order(requests, self._claim)
+        digests = digests_of(requests)
+        order = in_order(digests)
+        fences = [self._new_fence() for _ in requests]
+        rows = [self._claim_row(*each) for each in zip(requests, digests, fences, strict=True)]
+        new = self._changed(_CLAIM_NEW, rows, order)
+        answers: list[ClaimAnswer] = [
+            Acquired(fence, 1, fingerprint=request.fingerprint)
+            for request, fence in zip(requests, fences, strict=True)
+        ]
+        if not all(new):
+            for index in order:
+                if not new[index]:
+                    answers[index] = self._claim_known(digests[index], requests[index])
+        return answers
 
     def complete(self, completions: Sequence[Completion], *, refuse_lost: bool = False) -> list[bool]:
         if refuse_lost:
             self._refuse_lost(completions)
-        return in_order(completions, self._complete)
+        digests = digests_of(completions)
+        rows = [self._done_row(*each) for each in zip(completions, digests, strict=True)]
+        done = self._changed(_COMPLETE_OURS, rows, in_order(digests))
+        if not all(done):
+            for index, completion in enumerate(completions):
+                if not done[index]:
+                    done[index] = self._rules.complete(self._load(digests[index]), completion, self._now)
+        return done
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
         return self._change(releases, self._rules.release)
@@ -170,27 +189,46 @@ class Plans:
 
     # --- records ------------------------------------------------------------------------------
 
-    def _claim(self, digest: bytes, request: ClaimRequest) -> ClaimAnswer:
+    def _changed(
+        self, statement: str, rows: Sequence[tuple[object, ...]], order: Sequence[int]
+    ) -> list[bool]:
+        """Execute for all rows, in order; which of them changed the table?"""
+        if len(rows) == 1:
+            return [self._cursor.execute(statement, rows[0]).rowcount == 1]
+        changed = [False] * len(rows)
+
+        def in_turn() -> Iterator[tuple[object, ...]]:
+            # executemany asks for the next row once the last one is executed, so the counter tells
+            # right here what came of that one.
+            connection = self._cursor.connection
+            before = connection.total_changes
+            for index in order:
+                yield rows[index]
+                after = connection.total_changes
+                if after != before:
+                    before = after
+                    changed[index] = True
+
+        self._cursor.executemany(statement, in_turn())
+        return changed
+
+    def _claim_row(self, request: ClaimRequest, digest: bytes, fence: int) -> tuple[object, ...]:
         (group, scope, key), token, lease, window, fingerprint, kind = request
-        now = self._now
-        until = now + lease
+        until = self._now + lease
         number = self._groups.get(group) or self._group(group)
-        fence = self._new_fence()
-        values = (digest, number, until + window, until, token, fence, scope, key, kind, fingerprint)
-        if self._cursor.execute(_CLAIM_NEW, values).rowcount:
-            return Acquired(fence, 1, fingerprint=fingerprint)
-        answer, kept = self._rules.claim(self._load(digest), request, now, self._mint)
+        return (digest, number, until + window, until, token, fence, scope, key, kind, fingerprint)
+
+    def _claim_known(self, digest: bytes, request: ClaimRequest) -> ClaimAnswer:
+        answer, kept = self._rules.claim(self._load(digest), request, self._now, self._mint)
         if kept is not None:
             self._keep(digest, request.id, kept)
         return answer
 
-    def _complete(self, digest: bytes, completion: Completion) -> bool:
+    def _done_row(self, completion: Completion, digest: bytes) -> tuple[object, ...]:
         _, token, window, status, result = completion
         now = self._now
-        expires = FOREVER if status is Status.QUARANTINED else now + window
-        values = (_DONE_CODES[status], expires, now, result, digest, token, now)
-        self._cursor.execute(_COMPLETE_OURS, values)
-        return self._cursor.rowcount == 1 or self._rules.complete(self._load(digest), completion, now)
+        expires = FOREVER if status is _QUARANTINED else now + window
+        return (_DONE_CODES[status], expires, now, result, digest, token, now)
 
     def _delete(self, statement: str, rows: Sequence[tuple[object, ...]]) -> int:
         """Delete, and remember the largest fence that goes, so that fences keep growing."""
@@ -242,14 +280,14 @@ class Plans:
         self._cursor.execute(_KEEP, values)
 
     def _change(self, requests: Sequence[R], rule: Callable[[Entry | None, R, float], bool]) -> list[bool]:
-        def decide(digest: bytes, request: R) -> bool:
-            entry = self._load(digest)
-            changed = rule(entry, request, self._now)
-            if changed and entry is not None:
-                self._keep(digest, request.id, entry)
-            return changed
-
-        return in_order(requests, decide)
+        digests = digests_of(requests)
+        answers = [False] * len(requests)
+        for index in in_order(digests):
+            entry, request = self._load(digests[index]), requests[index]
+            if rule(entry, request, self._now) and entry is not None:
+                self._keep(digests[index], request.id, entry)
+                answers[index] = True
+        return answers
 
     def _new_fence(self) -> int:
         """Larger than those of deleted rows, and than the last one of this batch."""
@@ -273,25 +311,14 @@ class Plans:
 
     # --- marks --------------------------------------------------------------------------------
 
-    def _tails(self, marks: Sequence[Mark]) -> list[tuple[object, ...]]:
-        """What follows the digest in each new row: group, state, expires, type."""
+    def _new_rows(self, marks: Sequence[Mark], digests: list[bytes]) -> list[tuple[object, ...]]:
         if isinstance(marks, Marks):
-            return [(self._group(marks.group), _PROCESSED, self._now + marks.window, marks.type)] * len(marks)
-        return [(self._group(m.id.group), _PROCESSED, self._now + m.window, m.type) for m in marks]
-
-    def _rows(
-        self, digests: list[bytes], tails: list[tuple[object, ...]], order: list[int], new: list[bool]
-    ) -> Iterator[tuple[object, ...]]:
-        """Rows for executemany; it asks for the next one once the last is written, so the change
-        counter tells right here whether that one was new."""
-        connection = self._cursor.connection
-        before = connection.total_changes
-        for index in order:
-            yield (digests[index], *tails[index])
-            after = connection.total_changes
-            if after != before:
-                before = after
-                new[index] = True
+            rest = (self._group(marks.group), _PROCESSED, self._now + marks.window, marks.type)
+            return [(digest, *rest) for digest in digests]
+        return [
+            (digest, self._group(mark.id.group), _PROCESSED, self._now + mark.window, mark.type)
+            for mark, digest in zip(marks, digests, strict=True)
+        ]
 
     def _mark_known(self, digest: bytes, mark: Mark) -> bool:
         kept = self._rules.mark(self._load(digest), mark, self._now)
@@ -340,11 +367,7 @@ def digests_of(requests: Sequence[HasId]) -> list[bytes]:
     return digests
 
 
-def in_order(requests: Sequence[R], decide: Callable[[bytes, R], T]) -> list[T]:
-    """Decide in the order of the digests; answer in the order of the requests."""
-    digests = digests_of(requests)
-    if len(requests) == 1:
-        return [decide(digests[0], requests[0])]
-    order = sorted(range(len(requests)), key=digests.__getitem__)
-    answers = {index: decide(digests[index], requests[index]) for index in order}
-    return [answers[index] for index in range(len(requests))]
+def in_order(digests: Sequence[bytes]) -> Sequence[int]:
+    """Indexes by digest: rows next to each other are changed one after the other, and two batches
+    meet their common rows in the same order."""
+    return range(1) if len(digests) == 1 else sorted(range(len(digests)), key=digests.__getitem__)
