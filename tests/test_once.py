@@ -1119,6 +1119,21 @@ def test_a_claim_whose_worker_died_is_new_for_a_bound_mark(inbox, clock):
         assert inbox.once.bind(inbox.connection).first_time("k")
 
 
+def test_in_a_transaction_nobody_waits_and_nothing_fails_open(inbox):
+    claim_elsewhere(inbox.store)
+    handler = Handler()
+    impatient = sqlite3.connect(inbox.path, timeout=0)
+    with Once(inbox.store, group="billing", on_in_flight="wait", on_store_error="open") as once:
+        with impatient:
+            assert once.bind(impatient).process(handler, {}, key="k").verdict is Verdict.IN_FLIGHT
+        inbox.connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable):
+            once.bind(impatient).process(handler, {}, key="j")
+        inbox.connection.rollback()
+    impatient.close()
+    assert handler.runs == []
+
+
 def test_an_autocommit_connection_is_refused(inbox):
     connection = sqlite3.connect(inbox.path, isolation_level=None)
     with pytest.raises(ConfigurationError, match="autocommit"):
@@ -1386,6 +1401,23 @@ def test_a_child_does_not_wait_for_what_the_parents_threads_were_doing(shared):
     once.close()
     assert verdict == Verdict.PROCESSED
     assert shared.seen("stuck")
+
+
+def test_a_child_does_not_wait_for_a_connection_the_parent_was_using(shared, tmp_path):
+    shared.first_time("before")
+    other = sqlite3.connect(tmp_path / "once.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    thread = threading.Thread(target=shared.first_time, args=("later",))
+    thread.start()
+    pause = threading.Event()
+    while not shared._store._lock.locked():  # the thread waits for the file, and holds the store
+        pause.wait(0.001)
+    try:
+        assert in_child(lambda: shared.seen("before")) is True
+    finally:
+        other.close()
+        thread.join(10)
+    assert shared.seen("later")
 
 
 def test_a_child_renews_its_own_leases(tmp_path):

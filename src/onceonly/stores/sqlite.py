@@ -16,9 +16,10 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +27,7 @@ from typing import TypeVar
 from onceonly.errors import ConfigurationError, StoreUnavailable
 from onceonly.protocols import Clock
 from onceonly.stores.rules import Rules
-from onceonly.stores.sqlite_plans import Plans
+from onceonly.stores.sqlite_plans import Plans, claim_new, complete_ours
 from onceonly.types import (
     Capabilities,
     ClaimAnswer,
@@ -47,7 +48,8 @@ _SCHEMA_VERSION = 1
 _PAGE_BYTES = 2048  # a commit writes whole pages, and most change one row; only a new file can choose
 _CHECKPOINT_BYTES = 32 * 2**20  # of log; the default of 4 MB rewrites hot pages too often
 _CLOSE_PATIENCE = 1.0  # seconds
-_BUSY_PAUSE = 0.01
+_GLIMPSE = 0.02  # seconds that SQLite itself waits for another writer; then we do
+_BUSY_PAUSE = 0.005
 _PURGE_BATCH = 1000  # rows per write transaction, so that nobody waits long for the lock
 _AUTOCOMMIT = (
     "this connection is in autocommit mode: outside a transaction bind() would silently be "
@@ -89,9 +91,17 @@ class SqliteStore:
         return self._write(Plans.mark_seen, marks)
 
     def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
+        if len(requests) == 1:
+            answer = self._at_once(claim_new, requests[0])
+            if answer is not None:
+                return [answer]
         return self._write(Plans.claim, requests)
 
     def complete(self, completions: Sequence[Completion]) -> list[bool]:
+        if len(completions) == 1:
+            done = self._at_once(complete_ours, completions[0])
+            if done is not None:
+                return [done]
         return self._write(Plans.complete, completions)
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
@@ -138,19 +148,18 @@ class SqliteStore:
         try:
             self._connection = self._connect()
             self._cursor = self._connection.cursor()
+            self._begin = partial(self._cursor.execute, "BEGIN IMMEDIATE")
             self._prepare()
         except sqlite3.Error as error:
             raise _unavailable(error, self._path) from error
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(
-            self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False
-        )
+        return sqlite3.connect(self._path, timeout=_GLIMPSE, isolation_level=None, check_same_thread=False)
 
     def _prepare(self) -> None:
         execute = self._connection.execute
         execute(f"PRAGMA page_size={_PAGE_BYTES}")
-        self._enter_wal_mode()
+        self._patiently(lambda: execute("PRAGMA journal_mode=WAL"))
         (page_bytes,) = execute("PRAGMA page_size").fetchone()
         execute(f"PRAGMA synchronous={self._synchronous}")
         execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // page_bytes}")
@@ -158,7 +167,8 @@ class SqliteStore:
         tables = "SELECT 1 FROM sqlite_master WHERE name = 'onceonly_meta'"
         if execute(tables).fetchone() is None:
             script = files("onceonly.stores").joinpath("sqlite.sql").read_text()
-            self._connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;")
+            create = f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;"
+            self._patiently(lambda: self._connection.executescript(create))
         version = execute("SELECT value FROM onceonly_meta WHERE name = 'schema'").fetchone()
         if version != (_SCHEMA_VERSION,):
             msg = (
@@ -167,25 +177,38 @@ class SqliteStore:
             )
             raise ConfigurationError(msg)
 
-    def _enter_wal_mode(self) -> None:
-        """Once per file. SQLite does not wait for other writers here, so we do."""
-        give_up = time.monotonic() + self._timeout
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """Until no other writer is in the way, or the timeout is over."""
+        give_up = 0.0
         while True:
             try:
-                self._connection.execute("PRAGMA journal_mode=WAL")
+                return attempt()
             except sqlite3.OperationalError as error:
-                if not _is_busy(error) or time.monotonic() >= give_up:
+                now = time.monotonic()
+                give_up = give_up or now + self._timeout
+                if not _is_busy(error) or now >= give_up:
                     raise
                 time.sleep(_BUSY_PAUSE)
-            else:
-                return
+
+    def _at_once(
+        self, statement: Callable[[sqlite3.Cursor, A, float, Mapping[str, int]], T], request: A
+    ) -> T | None:
+        """The usual case in one statement, without BEGIN and COMMIT around it. None: it is another case,
+        or somebody else is writing. It waits for a glimpse at most, so its time is no older."""
+        with self._lock:
+            try:
+                return statement(self._cursor, request, self._clock(), self._groups)
+            except sqlite3.Error as error:
+                if _is_busy(error):
+                    return None
+                raise _unavailable(error, self._path) from error
 
     def _write(self, plan: Callable[[Plans, A], T], argument: A) -> T:
         """One write transaction; the clock is read once the lock is ours."""
         with self._lock:
             cursor = self._cursor
             try:
-                cursor.execute("BEGIN IMMEDIATE")
+                self._patiently(self._begin)
                 plans = Plans(cursor, self._clock(), self._groups, self._rules)
                 answer = plan(plans, argument)
                 cursor.execute("COMMIT")
@@ -201,7 +224,9 @@ class SqliteStore:
     def _read(self, plan: Callable[[Plans], T]) -> T:
         with self._lock:
             try:
-                return plan(Plans(self._cursor, self._clock(), self._groups, self._rules))
+                return self._patiently(
+                    lambda: plan(Plans(self._cursor, self._clock(), self._groups, self._rules))
+                )
             except sqlite3.Error as error:
                 raise _unavailable(error, self._path) from error
 

@@ -62,7 +62,8 @@ ON CONFLICT (id) DO NOTHING"""
 _CLAIM_NEW = """
 INSERT INTO onceonly_records (id, grp, state, expires, until, token, fence, attempt, orphaned,
                               scope, key, type, fingerprint)
-VALUES (?, ?, 0, ?, ?, ?, ?, 1, 0, ?, ?, ?, ?)
+SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 1, 0, ?7, ?8, ?9, ?10
+WHERE (SELECT value FROM onceonly_meta WHERE name = 'fence') < ?6
 ON CONFLICT (id) DO NOTHING"""
 
 _COMPLETE_OURS = """
@@ -94,7 +95,6 @@ class Plans:
         self._now = now
         self._groups = groups
         self._rules = rules
-        self._last_fence = 0
         self._row_fence = 0  # of the row loaded last, also if it is expired
         self.learned: dict[str, int] = {}  # to be remembered only if this transaction commits
 
@@ -113,8 +113,12 @@ class Plans:
     def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
         digests = digests_of(requests)
         order = in_order(digests)
-        fences = [self._new_fence() for _ in requests]
-        rows = [self._claim_row(*each) for each in zip(requests, digests, fences, strict=True)]
+        first = clock_fence(self._now)
+        fences = range(first, first + len(requests))
+        rows = [
+            claim_row(request, digest, self._now, fence, self._group(request.id.group))
+            for request, digest, fence in zip(requests, digests, fences, strict=True)
+        ]
         new = self._changed(_CLAIM_NEW, rows, order)
         answers: list[ClaimAnswer] = [
             Acquired(fence, 1, fingerprint=request.fingerprint)
@@ -130,12 +134,12 @@ class Plans:
         if refuse_lost:
             self._refuse_lost(completions)
         digests = digests_of(completions)
-        rows = [self._done_row(*each) for each in zip(completions, digests, strict=True)]
+        rows = [done_row(c, digest, self._now) for c, digest in zip(completions, digests, strict=True)]
         done = self._changed(_COMPLETE_OURS, rows, in_order(digests))
         if not all(done):
             for index, completion in enumerate(completions):
                 if not done[index]:
-                    done[index] = self._rules.complete(self._load(digests[index]), completion, self._now)
+                    done[index] = self._complete_known(digests[index], completion)
         return done
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
@@ -193,8 +197,6 @@ class Plans:
         self, statement: str, rows: Sequence[tuple[object, ...]], order: Sequence[int]
     ) -> list[bool]:
         """Execute for all rows, in order; which of them changed the table?"""
-        if len(rows) == 1:
-            return [self._cursor.execute(statement, rows[0]).rowcount == 1]
         changed = [False] * len(rows)
 
         def in_turn() -> Iterator[tuple[object, ...]]:
@@ -212,23 +214,14 @@ class Plans:
         self._cursor.executemany(statement, in_turn())
         return changed
 
-    def _claim_row(self, request: ClaimRequest, digest: bytes, fence: int) -> tuple[object, ...]:
-        (group, scope, key), token, lease, window, fingerprint, kind = request
-        until = self._now + lease
-        number = self._groups.get(group) or self._group(group)
-        return (digest, number, until + window, until, token, fence, scope, key, kind, fingerprint)
-
     def _claim_known(self, digest: bytes, request: ClaimRequest) -> ClaimAnswer:
         answer, kept = self._rules.claim(self._load(digest), request, self._now, self._mint)
         if kept is not None:
             self._keep(digest, request.id, kept)
         return answer
 
-    def _done_row(self, completion: Completion, digest: bytes) -> tuple[object, ...]:
-        _, token, window, status, result = completion
-        now = self._now
-        expires = FOREVER if status is _QUARANTINED else now + window
-        return (_DONE_CODES[status], expires, now, result, digest, token, now)
+    def _complete_known(self, digest: bytes, completion: Completion) -> bool:
+        return self._rules.complete(self._load(digest), completion, self._now)
 
     def _delete(self, statement: str, rows: Sequence[tuple[object, ...]]) -> int:
         """Delete, and remember the largest fence that goes, so that fences keep growing."""
@@ -289,17 +282,10 @@ class Plans:
                 answers[index] = True
         return answers
 
-    def _new_fence(self) -> int:
-        """Larger than those of deleted rows, and than the last one of this batch."""
-        if self._last_fence == 0:
-            floor: int = self._cursor.execute(_FENCE_FLOOR).fetchone()[0]
-            self._last_fence = max(int(self._now * 1e6) - 1, floor)
-        self._last_fence += 1
-        return self._last_fence
-
     def _mint(self) -> int:
-        """A new fence that is also larger than every earlier one of the row loaded last."""
-        return max(self._new_fence(), self._row_fence + 1)
+        """Larger than every earlier fence of the row loaded last, and of rows that were deleted."""
+        floor: int = self._cursor.execute(_FENCE_FLOOR).fetchone()[0]
+        return max(clock_fence(self._now), self._row_fence + 1, floor + 1)
 
     def _group(self, name: str) -> int:
         number = self._groups.get(name) or self.learned.get(name)
@@ -340,9 +326,58 @@ class Plans:
                 raise LeaseLost(msg)
 
 
+# --- one statement as a transaction of its own ------------------------------------------------
+
+
+def claim_new(
+    cursor: sqlite3.Cursor, request: ClaimRequest, now: float, groups: Mapping[str, int]
+) -> Acquired | None:
+    """Claim a key that was never seen. None: nothing changed, decide by the rules."""
+    number = groups.get(request.id.group)
+    if number is None:
+        return None
+    fence = clock_fence(now)
+    cursor.execute(_CLAIM_NEW, claim_row(request, digest_of(request.id), now, fence, number))
+    return Acquired(fence, 1, fingerprint=request.fingerprint) if cursor.rowcount == 1 else None
+
+
+def complete_ours(
+    cursor: sqlite3.Cursor, completion: Completion, now: float, _groups: Mapping[str, int]
+) -> bool | None:
+    """Complete a claim that is ours. None: nothing changed, decide by the rules."""
+    cursor.execute(_COMPLETE_OURS, done_row(completion, digest_of(completion.id), now))
+    return True if cursor.rowcount == 1 else None
+
+
+def claim_row(request: ClaimRequest, digest: bytes, now: float, fence: int, group: int) -> tuple[object, ...]:
+    (_, scope, key), token, lease, window, fingerprint, kind = request
+    until = now + lease
+    return (digest, group, until + window, until, token, fence, scope, key, kind, fingerprint)
+
+
+def done_row(completion: Completion, digest: bytes, now: float) -> tuple[object, ...]:
+    _, token, window, status, result = completion
+    expires = FOREVER if status is _QUARANTINED else now + window
+    return (_DONE_CODES[status], expires, now, result, digest, token, now)
+
+
+def clock_fence(now: float) -> int:
+    return int(now * 1e6)
+
+
+# --- digests ----------------------------------------------------------------------------------
+
+
 @lru_cache(maxsize=1024)
 def _hasher(group: str, scope: str) -> blake2b:
     return blake2b(digest_prefix(group, scope), digest_size=16)
+
+
+def digest_of(record_id: RecordId) -> bytes:
+    group, scope, key = record_id
+    hasher = _hasher(group, scope).copy()
+    hasher.update(key.encode())
+    return hasher.digest()
 
 
 def digests_of(requests: Sequence[HasId]) -> list[bytes]:
