@@ -43,9 +43,9 @@ NOTES = (
     "onceonly always holds a lease that is renewed while the handler runs; one keeper serves them all.",
     f"exactly-once, leased: lease_ttl={PEER_LEASE}, which starts a thread per message.",
     "exactly-once, no lease: its default and fastest way; a dead worker's message waits for an operator.",
-    "process_many and AsyncOnce share store calls between messages; exactly-once has no batch to compare with.",
+    "process_many and AsyncOnce share store calls between messages; exactly-once has no batch.",
     "Both SQLite stores: WAL, synchronous=NORMAL, a new file each round.",
-    "The log grows to 8000 pages before a checkpoint in onceonly, to SQLite's 1000 in exactly-once.",
+    "onceonly: pages of 2 KB, checkpoint after 32 MB of log. exactly-once: SQLite's defaults, 4 KB and 4 MB.",
 )
 
 

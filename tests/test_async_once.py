@@ -414,13 +414,6 @@ async def test_a_batch_cancelled_in_a_handler_settles_the_rest(engine):
     ]
 
 
-NOT_STARTED = pytest.mark.xfail(
-    strict=True,
-    reason="drive_batch() throws the cancellation in as if the next handler had started and raised",
-)
-
-
-@NOT_STARTED
 @in_loop
 async def test_a_batch_cancelled_in_a_plain_function_completes_that_and_gives_back_the_rest(engine):
     once, started, go = engine(), threading.Event(), threading.Event()
@@ -441,7 +434,6 @@ async def test_a_batch_cancelled_in_a_plain_function_completes_that_and_gives_ba
     assert [(r.state, r.attempt) for r in records] == [(State.PROCESSED, 1), (State.FREE, 0)]
 
 
-@NOT_STARTED
 @in_loop
 async def test_a_batch_cancelled_while_it_claims_gives_its_claims_back():
     store = Gated("claim")
@@ -471,9 +463,6 @@ async def test_a_batch_cancelled_while_it_completes_is_done():
     await settled(once, State.PROCESSED)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a cancelled sleep ends the whole batch: nobody completes what has run"
-)
 @in_loop
 async def test_a_batch_cancelled_between_tries_to_complete_goes_on_trying(engine, store):
     away = [True]
@@ -820,10 +809,6 @@ async def test_close_closes_the_store_it_opened_and_no_other(tmp_path):
     [
         pytest.param(
             0,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="wait_for() of Python 3.11 swallows the cancellation if its bell just rang",
-            ),
         ),
         10,
     ],

@@ -50,13 +50,13 @@ class Driver:
         step, value = flow.send, None
         try:
             while True:
-                effect = step(value)  # type: ignore[arg-type]
+                effect = step(value)
                 self.effects.append(effect)
                 try:
                     value = self._answer(effect, script, handler)
                     step = flow.send
                 except BaseException as error:  # noqa: BLE001
-                    step, value = flow.throw, error  # type: ignore[assignment]
+                    step, value = flow.throw, error
         except StopIteration as end:
             return end.value
 
@@ -359,6 +359,8 @@ def test_the_lease_is_counted_from_before_the_claim_was_sent():
     next(flow)
     driver.clock.advance(4)  # a slow reply
     run = flow.send(FRESH)
+    assert isinstance(run, Run)
+    assert run.claim is not None
     assert run.claim.deadline == start + 10
 
 
@@ -562,7 +564,7 @@ def batch_of(keys: str, handler: Any, *, answers: Any = None, **options: Any) ->
     step, value = flow.send, None
     try:
         while True:
-            effect = step(value)  # type: ignore[arg-type]
+            effect = step(value)
             step, value = flow.send, None
             if isinstance(effect, CallMany):
                 verb = VERBS[effect.kind]
@@ -570,7 +572,7 @@ def batch_of(keys: str, handler: Any, *, answers: Any = None, **options: Any) ->
                 grants = {"claim": FRESH}
                 value = [
                     (answers or {}).get((verb, r.id.key), grants.get(verb, True)) for r in effect.requests
-                ]  # type: ignore[assignment]
+                ]
             elif isinstance(effect, RunOne):
                 try:
                     value = handler(keys[effect.number])
@@ -588,7 +590,12 @@ def batch_of(keys: str, handler: Any, *, answers: Any = None, **options: Any) ->
 
 def test_a_batch_claims_once_runs_in_order_completes_once():
     order: list[str] = []
-    outcomes, calls = batch_of("abc", lambda k: order.append(k) or k)
+
+    def handle(key: str) -> str:
+        order.append(key)
+        return key
+
+    outcomes, calls = batch_of("abc", handle)
     assert order == ["a", "b", "c"]
     assert [o.result for o in outcomes] == ["a", "b", "c"]
     assert calls == [("claim", ["a", "b", "c"]), ("keep", ["a", "b", "c"]), ("complete", ["a", "b", "c"])]

@@ -163,7 +163,7 @@ def _never_completed(policy: Policy, claim: Claim, clock: Clock) -> flows.Flow:
     return Outcome(Verdict.PROCESSED, result, claim.attempt)
 
 
-def _released_when_in_doubt(policy: Policy, claim: Claim, *args: object) -> flows.Flow:
+def _released_when_in_doubt(policy: Policy, claim: Claim, *args: object, result: object = None) -> flows.Flow:
     """A completion that fails is taken for a handler that failed."""
     completion = Completion(claim.id, claim.token, policy.window or 0.0)
     try:
@@ -176,7 +176,7 @@ def _released_when_in_doubt(policy: Policy, claim: Claim, *args: object) -> flow
     return Outcome(Verdict.PROCESSED)
 
 
-def _refusal_ignored(policy: Policy, claim: Claim, *args: object) -> flows.Flow:
+def _refusal_ignored(policy: Policy, claim: Claim, *args: object, result: object = None) -> flows.Flow:
     """Does not look at what the store answered to its completion."""
     yield Completion(claim.id, claim.token, policy.window or 0.0)
     return Outcome(Verdict.PROCESSED)

@@ -404,9 +404,6 @@ def test_a_text_that_is_not_unicode_is_refused(name):
     assert name in text_of(**{name: "\ud800"})
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Engine._request checks a scope given by the call neither for size nor text"
-)
 @pytest.mark.parametrize("bad", ["\ud800", "x" * 513], ids=["not unicode", "too long"])
 def test_a_scope_given_by_the_call_is_checked_like_any_other(bad):
     with Once("memory://", group="billing") as once, pytest.raises(OnceonlyError, match="scope"):

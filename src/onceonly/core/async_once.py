@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from onceonly.core.bound import AsyncBound
 from onceonly.core.coalesce import AsyncCoalescer, Background
@@ -82,28 +82,66 @@ class AsyncOnce(Engine):
 
     # --- processing ---------------------------------------------------------------------------
 
+    @overload
     async def process(
         self,
-        fn: Callable[[M], Awaitable[T]] | Callable[[M], T],
+        fn: Callable[[M], Awaitable[T]],
+        message: M,
+        *,
+        key: str | Callable[[M], object],
+        scope: str | None = ...,
+        type: str | None = ...,
+    ) -> Outcome[T]: ...
+    @overload
+    async def process(
+        self,
+        fn: Callable[[M], T],
+        message: M,
+        *,
+        key: str | Callable[[M], object],
+        scope: str | None = ...,
+        type: str | None = ...,
+    ) -> Outcome[T]: ...
+    async def process(
+        self,
+        fn: Callable[[M], Any],
         message: M,
         *,
         key: str | Callable[[M], object],
         scope: str | None = None,
         type: str | None = None,  # noqa: A002
-    ) -> Outcome[T]:
+    ) -> Outcome[Any]:
         """As :meth:`Once.process`. A plain function runs in a thread."""
         self._ready()
         request = self._request(self._policy, found_key(key, message), (message,), {}, scope=scope, kind=type)
         return await self._runner.drive(self._flow(self._policy, request), fn, (message,), {})
 
+    @overload
     async def process_many(
         self,
-        fn: Callable[[M], Awaitable[T]] | Callable[[M], T],
+        fn: Callable[[M], Awaitable[T]],
+        messages: Iterable[M],
+        *,
+        key: KeySpec,
+        fallback: Callable[[M], object] | None = ...,
+    ) -> list[Outcome[T]]: ...
+    @overload
+    async def process_many(
+        self,
+        fn: Callable[[M], T],
+        messages: Iterable[M],
+        *,
+        key: KeySpec,
+        fallback: Callable[[M], object] | None = ...,
+    ) -> list[Outcome[T]]: ...
+    async def process_many(
+        self,
+        fn: Callable[[M], Any],
         messages: Iterable[M],
         *,
         key: KeySpec,
         fallback: Callable[[M], object] | None = None,
-    ) -> list[Outcome[T]]:
+    ) -> list[Outcome[Any]]:
         """As :meth:`Once.process_many`: handlers run one after the other.
 
         To run many at once, gather :meth:`process` calls: their store calls are coalesced.
@@ -211,7 +249,7 @@ class AsyncOnce(Engine):
         return self._with_counts(await self._store.stats())
 
     async def close(self) -> None:
-        if self._loop is not None:
+        if self._loop is asyncio.get_running_loop():  # else its tasks ended with their loop
             await self._background.settle(_PATIENCE)
             await self._keeper.close()
         if self._owns_store:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, Flow, NotStarted, Run, Sleep
-from onceonly.errors import PayloadMismatch
+from onceonly.errors import PayloadMismatch, StoreUnavailable
 from onceonly.types import Outcome, RecordId, Verdict
 
 
@@ -83,6 +83,9 @@ class _Crowd:
                 result = yield RunOne(number, effect)
             except GeneratorExit:
                 raise
+            except NotStarted as refused:
+                self.stop = refused.reason
+                self._reply(number, refused)
             except BaseException as error:  # noqa: BLE001 - belongs to this message's flow
                 if not isinstance(error, Exception):
                     self.stop = error
@@ -94,17 +97,29 @@ class _Crowd:
         calls = [(n, e) for n, e in self.waiting.items() if type(e) in VERBS]
         for kind in dict.fromkeys(type(request) for _, request in calls):
             chosen = [(n, request) for n, request in calls if type(request) is kind]
-            answers = yield CallMany(kind, [request for _, request in chosen])
+            try:
+                answers = yield CallMany(kind, [request for _, request in chosen])
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised once the batch is settled
+                self.stop = error
+                answers = [StoreUnavailable("interrupted", unknown=True)] * len(chosen)
             for (number, _), answer in zip(chosen, answers, strict=True):
                 self._reply(number, answer)
 
     def sleep(self) -> Steps:
         """Only when nobody has anything else to do: wait for the shortest, then wake all."""
-        sleeps = [(n, e.seconds) for n, e in self.waiting.items() if isinstance(e, Sleep)]
-        if sleeps and len(sleeps) == len(self.waiting):
-            yield Sleep(min(seconds for _, seconds in sleeps))
-            for number, _ in sleeps:
-                self._reply(number, None)
+        sleeps = [(n, e) for n, e in self.waiting.items() if isinstance(e, Sleep)]
+        if not sleeps or len(sleeps) < len(self.waiting):
+            return
+        try:
+            yield Sleep(min(effect.seconds for _, effect in sleeps))
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised once the batch is settled
+            self.stop = error
+        for number, effect in sleeps:
+            self._reply(number, NotStarted() if self.stop and not effect.owed else None)
 
     def _reply(self, number: int, value: object) -> None:
         flow = self._flows[number]

@@ -142,8 +142,14 @@ class Engine:
         fingerprint = None
         if policy.fingerprint is not None:
             fingerprint = fingerprint_bytes(policy.fingerprint(*args, **kwargs))
-        scope = scope if policy.scope is None else scope or _text(policy.scope, "scope", args, kwargs)
-        kind = kind if policy.type is None else kind or _text(policy.type, "type", args, kwargs)
+        if scope:
+            check_name("scope", scope)
+        elif scope is None and policy.scope is not None:
+            scope = _text(policy.scope, "scope", args, kwargs)
+        if kind is not None:
+            check_name("type", kind)
+        elif policy.type is not None:
+            kind = _text(policy.type, "type", args, kwargs)
         record_id = RecordId(policy.group, scope or "", check_key(key))
         token = self._tokens.mint()
         return ClaimRequest(record_id, token, policy.lease, policy.window, fingerprint, kind)
@@ -179,11 +185,14 @@ class Engine:
         if scope is None and callable(self._policy.scope):
             msg = "the scope is a function of the message, and here is only a key: pass scope="
             raise ConfigurationError(msg)
-        return scope if scope is not None else self._policy.scope or ""  # type: ignore[return-value]
+        if scope is not None:
+            return check_name("scope", scope) if scope else ""
+        return self._policy.scope or ""  # type: ignore[return-value]
 
     def _fixed_type(self, kind: str | None) -> str | None:
-        fixed = self._policy.type
-        return fixed if kind is None and isinstance(fixed, str) else kind
+        if kind is not None:
+            return check_name("type", kind)
+        return self._policy.type if isinstance(self._policy.type, str) else None
 
     def _marks(self, keys: Sequence[str], scope: str | None, kind: str | None) -> Marks:
         window, kind = self._policy.window or 0.0, self._fixed_type(kind)

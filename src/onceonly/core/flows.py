@@ -94,6 +94,7 @@ class Ask(NamedTuple):
 
 class Sleep(NamedTuple):
     seconds: float
+    owed: bool = False  # an effect happened and is not recorded yet: whoever is interrupted goes on
 
 
 class Emit(NamedTuple):
@@ -102,6 +103,10 @@ class Emit(NamedTuple):
 
 class NotStarted(BaseException):
     """Thrown into a flow instead of running its handler, when its batch is being abandoned."""
+
+    def __init__(self, reason: BaseException | None = None) -> None:
+        super().__init__()
+        self.reason = reason
 
 
 VERBS: dict[type, str] = {
@@ -324,7 +329,7 @@ def _complete(
                 return
             claim.lost = True
             raise lease_lost(claim)
-        yield Sleep(pause)
+        yield Sleep(pause, owed=True)
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 

@@ -16,6 +16,8 @@ from onceonly.events import Event, LeaseWasLost, RenewalFailed
 from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.types import Renewal
 
+_PART = 3  # a lease is renewed after a third of it
+_SOON = 12  # and those due within a twelfth go along, in the same call
 _IDLE_ROUNDS = 10  # a keeper without work ends after so many looks, and is started again on demand
 
 
@@ -36,7 +38,7 @@ class Watchlist:
         """True if it is due before the keeper looks again, so that a sleeping keeper must be woken."""
         self._claims[claim.token] = claim
         self._shortest = min(self._shortest, claim.lease)
-        return claim.renewed + claim.lease / 3 < self._next_look
+        return claim.renewed + claim.lease / _PART < self._next_look
 
     def remove(self, claim: Claim) -> None:
         self._claims.pop(claim.token, None)
@@ -50,13 +52,15 @@ class Watchlist:
         for claim in claims:
             if now >= claim.deadline:
                 claim.lost = True
-        return [claim for claim in claims if now >= claim.renewed + claim.lease / 3]
+        if not any(now >= claim.renewed + claim.lease / _PART for claim in claims):
+            return []
+        return [c for c in claims if now >= c.renewed + c.lease / _PART - c.lease / _SOON]
 
     def pause(self) -> float:
         """Until the next is due, for a keeper that goes to sleep now."""
         now = self._clock()
         claims = list(self._claims.values())  # one added after this finds _next_look infinite
-        soonest = min((c.renewed + c.lease / 3 for c in claims), default=now + self._shortest / 3)
+        soonest = min((c.renewed + c.lease / _PART for c in claims), default=now + self._shortest / _PART)
         self._next_look = max(now, soonest)
         return self._next_look - now
 
@@ -158,21 +162,24 @@ class AsyncKeeper:
         self._watchlist = Watchlist(clock, emit)
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._closed = False
 
     def watch(self, claim: Claim) -> None:
         if self._watchlist.add(claim):
             self._wake.set()
-        if self._task is None or self._task.done():
+        if not self._closed and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._work())
 
     def unwatch(self, claim: Claim) -> None:
         self._watchlist.remove(claim)
 
     async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        self._closed = True
+        self._wake.set()
+        if self._task is not None:
+            _, late = await asyncio.wait([self._task], timeout=1.0)
+            for task in late:
+                task.cancel()
 
     async def _work(self) -> None:
         idle, pause = 0, self._watchlist.pause()
@@ -180,6 +187,8 @@ class AsyncKeeper:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
             self._wake.clear()
+            if self._closed:
+                return
             pause = await self._renew()
             idle = 0 if self._watchlist else idle + 1
 

@@ -8,13 +8,13 @@ import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from types import CoroutineType
-from typing import Any
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, NoReturn
 
 from onceonly.core.batch import BatchEffect, CallMany, Keep, RunOne
 from onceonly.core.coalesce import Background, answer_each, answer_each_async
 from onceonly.core.engine import Batch, _current
-from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, Run, Sleep
+from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, NotStarted, Run, Sleep
 from onceonly.core.renewal import AsyncKeeper, Keeper
 from onceonly.errors import ConfigurationError
 from onceonly.protocols import AsyncStore, Store
@@ -120,10 +120,7 @@ class Runner:
             value = fn(*args, **kwargs)
         finally:
             _current.reset(before)
-        if type(value) is CoroutineType:  # nothing has run yet: the claim is given back
-            value.close()
-            raise _is_async(fn)
-        return value
+        return value if type(value) not in _UNSTARTED else _refused(fn, value)
 
     def keep(self, claim: Claim) -> Claim:
         if self._keeper is not None:
@@ -135,13 +132,24 @@ class Runner:
             self._keeper.unwatch(claim)
 
 
+_UNSTARTED = {CoroutineType, GeneratorType, AsyncGeneratorType}
+
+
+def _refused(fn: Callable[..., Any], value: Any) -> NoReturn:
+    """The handler returned something that has yet to run: it was not done, so it must not be marked so."""
+    name = getattr(fn, "__qualname__", fn)
+    if isinstance(value, CoroutineType):
+        value.close()
+        msg = f"{name} is async: use AsyncOnce"
+    else:
+        msg = f"{name} returned a generator, which runs only when it is iterated: return a list"
+    raise ConfigurationError(msg)
+
+
 def refuse_async(fn: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(fn):
-        raise _is_async(fn)
-
-
-def _is_async(fn: Callable[..., Any]) -> ConfigurationError:
-    return ConfigurationError(f"{getattr(fn, '__qualname__', fn)} is async: use AsyncOnce")
+        msg = f"{getattr(fn, '__qualname__', fn)} is async: use AsyncOnce"
+        raise ConfigurationError(msg)
 
 
 class AsyncRunner:
@@ -217,7 +225,7 @@ class AsyncRunner:
             effect = flow.send(None)
             while True:
                 if late and isinstance(effect, RunOne):
-                    effect = flow.throw(late[0])
+                    effect = flow.throw(NotStarted(late[0]))
                     continue
                 try:
                     value = await self._do(effect, batch, fn, store, kept, late)
@@ -296,13 +304,14 @@ async def called(fn: Callable[..., Any], args: Any, kwargs: Any, late: list[Base
     in ``late`` until it has ended.
     """
     if inspect.iscoroutinefunction(fn):
-        return await fn(*args, **kwargs)
+        value = await fn(*args, **kwargs)
+        return value if type(value) not in _UNSTARTED else _refused(fn, value)
     run = functools.partial(contextvars.copy_context().run, fn, *args, **kwargs)
     thread = asyncio.get_running_loop().run_in_executor(None, run)
     await _to_its_end(thread, late)
     value = thread.result()
     if not inspect.isawaitable(value):
-        return value
+        return value if type(value) not in _UNSTARTED else _refused(fn, value)
     if late and isinstance(value, Coroutine):
         value.close()
         raise late.pop()

@@ -58,6 +58,9 @@ def _open(url: str, *, asynchronous: bool) -> object:
 
 
 def _place(parts: SplitResult) -> tuple[str, ...]:
+    if parts.fragment or "\0" in parts.path:
+        msg = "a store URL cannot hold '#' or a NUL character: write %23 for '#'"
+        raise ConfigurationError(msg)
     if parts.scheme != "sqlite":
         return ()
     path = unquote(parts.path)[1:]

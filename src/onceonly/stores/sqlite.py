@@ -13,6 +13,7 @@ before a power loss may be gone. ``?synchronous=full`` survives that too, at one
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 import time
@@ -376,7 +377,8 @@ def _check_connection(connection: object, path: Path) -> sqlite3.Connection:
         raise ConfigurationError(_AUTOCOMMIT)
     cursor = connection.cursor()
     cursor.row_factory = None
-    main = next((row[2] for row in cursor.execute("PRAGMA database_list") if row[1] == "main"), "")
+    listed = cursor.execute("SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'")
+    main = os.fsdecode(listed.fetchone()[0] or b"")  # as a BLOB, for the caller may have a text_factory
     if not main or Path(main).resolve() != path:
         msg = (
             f"this connection is to {main or 'a database in memory'}, the store to {path}: "

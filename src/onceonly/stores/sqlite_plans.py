@@ -39,7 +39,8 @@ _QUARANTINED = Status.QUARANTINED
 _DONE_CODES = {status: _CODES[State(status.value)] for status in Status}
 
 _LOAD = """
-SELECT state, token, expires, until, fence, attempt, orphaned, done_at, type, fingerprint, result
+SELECT state, token, expires, until, fence, attempt, orphaned, done_at,
+       CAST(type AS BLOB), fingerprint, result
 FROM onceonly_records WHERE id = ?"""
 
 _KEEP = """
@@ -247,7 +248,7 @@ class Plans:
         entry.attempt = attempt or 0
         entry.orphaned = bool(orphaned)
         entry.done_at = done_at
-        entry.type = kind
+        entry.type = kind and kind.decode()  # loaded as a BLOB: a caller may have a text_factory
         entry.fingerprint = fingerprint
         entry.result = result
         return entry
