@@ -554,8 +554,13 @@ def test_a_mark_fails_open_only_where_told():
 # --- many flows as one ------------------------------------------------------------------------
 
 
-def batch_of(keys: str, handler: Any, *, answers: Any = None, **options: Any) -> tuple[Any, list[Any]]:
-    """Drive a batch against a store that grants all; returns its outcomes (or error) and its calls."""
+def batch_of(
+    keys: str, handler: Any, *, answers: Any = None, interrupt: str | None = None, **options: Any
+) -> tuple[Any, list[Any]]:
+    """Drive a batch against a store that grants all; returns its outcomes (or error) and its calls.
+
+    ``interrupt`` names the first verb, or "sleep", that Ctrl-C strikes.
+    """
     clock = ManualClock()
     policy = resolve("billing", {"lease": 10, "window": 100, **options}, {})  # type: ignore[typeddict-item]
     requests = [ClaimRequest(RecordId("billing", "", k), k.encode(), 10, 100) for k in keys]
@@ -565,7 +570,7 @@ def batch_of(keys: str, handler: Any, *, answers: Any = None, **options: Any) ->
     try:
         while True:
             effect = step(value)
-            step, value = flow.send, None
+            step, value, verb = flow.send, None, ""
             if isinstance(effect, CallMany):
                 verb = VERBS[effect.kind]
                 calls.append((verb, [r.id.key for r in effect.requests]))
@@ -582,6 +587,9 @@ def batch_of(keys: str, handler: Any, *, answers: Any = None, **options: Any) ->
                 calls.append(("keep", [claim.key for claim in effect.claims]))
             elif isinstance(effect, Sleep):
                 clock.advance(effect.seconds)
+                verb = "sleep"
+            if verb == interrupt:
+                step, value, interrupt = flow.throw, KeyboardInterrupt(), None  # type: ignore[assignment]
     except StopIteration as end:
         return end.value, [c for c in calls if c[1]]
     except BaseException as error:  # noqa: BLE001
@@ -634,3 +642,41 @@ def test_a_batch_whose_completion_is_down_tries_again_then_says_not_recorded():
     assert isinstance(outcomes[1].error, NotRecorded)
     assert not any(verb == "release" for verb, _ in calls)
     assert sum(verb == "complete" for verb, _ in calls) > 3
+
+
+def test_an_interrupt_while_claiming_gives_back_what_the_store_may_have_granted():
+    error, calls = batch_of("ab", pytest.fail, interrupt="claim")
+    assert isinstance(error, KeyboardInterrupt)
+    assert calls[-1] == ("release", ["a", "b"])
+
+
+def test_an_interrupt_while_completing_completes_again():
+    error, calls = batch_of("ab", str, interrupt="complete")
+    assert isinstance(error, KeyboardInterrupt)
+    assert [call for call in calls if call[0] != "keep"] == [
+        ("claim", ["a", "b"]),
+        ("complete", ["a", "b"]),
+        ("complete", ["a", "b"]),
+    ]
+
+
+def test_an_interrupt_between_tries_to_complete_goes_on_trying():
+    error, calls = batch_of("ab", str, answers={("complete", "b"): DOWN}, interrupt="sleep")
+    assert isinstance(error, KeyboardInterrupt)
+    assert sum(verb == "complete" for verb, _ in calls) > 3
+
+
+def test_an_interrupt_while_waiting_for_another_worker_ends_the_wait():
+    busy = {("claim", "a"): Busy(3.0)}
+    error, calls = batch_of("a", pytest.fail, answers=busy, interrupt="sleep", on_in_flight="wait")
+    assert isinstance(error, KeyboardInterrupt)
+    assert calls == [("claim", ["a"])]
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_run_that_was_refused_is_given_back_uncounted(started):
+    driver = Driver()
+    error = KeyboardInterrupt() if started else NotStarted()
+    with pytest.raises(type(error)):
+        driver.drive({"claim": FRESH, "release": True}, lambda: (_ for _ in ()).throw(error))
+    assert driver.sent("release")[0].started is started

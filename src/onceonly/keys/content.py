@@ -94,7 +94,8 @@ def near_duplicate(
         same = near_duplicate(fields=["user", "action"])
         Once(..., window="5s").first_time(same(event))
 
-    Do not choose a field that holds a time.
+    Do not choose a field that holds a time. To know which event was the first, let its id be the result:
+    ``once.process(lambda event: event["id"], event, key=same)`` gives it back with every duplicate.
     """
     return content_key(fields=fields, context=context, nfc=nfc)
 
