@@ -73,6 +73,20 @@ def compare(ratios: Sequence[Ratio], rates: dict[str, Measured]) -> dict[str, fl
     }
 
 
+def sqlite_url(directory: Path) -> str:
+    return f"sqlite:///{directory / 'ours.db'}"
+
+
+def sqlite_like_ours(directory: Path) -> sqlite3.Connection:
+    """A new file with the settings of SqliteStore, for whoever is compared with it."""
+    connection = sqlite3.connect(directory / "other.db")
+    for pragma in ("page_size=2048", "journal_mode=WAL", "synchronous=NORMAL"):
+        connection.execute(f"PRAGMA {pragma}")
+    for pragma in ("wal_autocheckpoint=16384", "cache_size=-65536"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
 def machine() -> dict[str, str]:
     return {
         "python": platform.python_version(),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from bench.core import Case, Rates, Ratio
-from bench.leased import sqlite_url
+from bench.core import Case, Rates, Ratio, sqlite_like_ours, sqlite_url
 from onceonly import Once
 
 T = TypeVar("T")
@@ -19,12 +17,6 @@ BATCH = 10_000
 TIMED = 5  # batches measured at each size
 SINGLES = 5_000  # of the textbook, measured at each size
 
-_TUNING = (
-    "PRAGMA journal_mode=WAL",
-    "PRAGMA synchronous=NORMAL",
-    "PRAGMA wal_autocheckpoint=8000",
-    "PRAGMA cache_size=-65536",
-)
 
 NOTES = (
     f"'N ids in the table': filled to N untimed, then {TIMED} batches of {BATCH:,} new ids are timed.",
@@ -80,7 +72,7 @@ def _run_ours(directory: Path, sizes: Sequence[int]) -> Rates:
 
 
 def _run_raw(directory: Path, sizes: Sequence[int]) -> Rates:
-    connection = _connect(directory)
+    connection = sqlite_like_ours(directory)
     connection.execute("CREATE TABLE raw (id BLOB PRIMARY KEY) WITHOUT ROWID")
 
     def insert(batch: Sequence[tuple[bytes]]) -> None:
@@ -102,7 +94,7 @@ def _run_raw(directory: Path, sizes: Sequence[int]) -> Rates:
 
 
 def _run_textbook(directory: Path, sizes: Sequence[int]) -> Rates:
-    connection = _connect(directory)
+    connection = sqlite_like_ours(directory)
     connection.execute(
         "CREATE TABLE processed (event_id TEXT, processor_id TEXT, processed_at REAL, "
         "PRIMARY KEY (event_id, processor_id))"
@@ -127,13 +119,6 @@ _INSERT = "INSERT OR IGNORE INTO processed VALUES (?, ?, ?)"
 
 def _event(number: int) -> tuple[str, str, float]:
     return f"event-{number}", "bench", time.time()
-
-
-def _connect(directory: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(directory / "other.db")
-    for pragma in _TUNING:
-        connection.execute(pragma)
-    return connection
 
 
 def _batches(make: Callable[[int], list[T]]) -> Iterator[list[T]]:

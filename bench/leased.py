@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from exactly_once import Store
 from exactly_once import once as peer
 
-from bench.core import Case, Rates, Ratio
+from bench.core import Case, Rates, Ratio, sqlite_like_ours, sqlite_url
 from onceonly import AsyncOnce, Once
 
 BATCH = 500
@@ -25,6 +26,7 @@ OURS_SQLITE = "sqlite: onceonly process"
 MANY_SQLITE = f"sqlite: onceonly process_many, {BATCH} at a time"
 PEER_SQLITE = "sqlite: exactly-once, no lease"
 LEASED_SQLITE = "sqlite: exactly-once, leased"
+BARE_SQLITE = "sqlite: two bare statements per message"
 OURS_ASYNC = f"sqlite: AsyncOnce process, {TASKS} tasks"
 PEER_ASYNC = f"sqlite: exactly-once async, no lease, {TASKS} tasks"
 
@@ -34,6 +36,7 @@ RATIOS = (
     Ratio("memory: process_many / exactly-once without lease", MANY_MEMORY, PEER_MEMORY),
     Ratio("sqlite: process / exactly-once without lease", OURS_SQLITE, PEER_SQLITE),
     Ratio("sqlite: process / exactly-once with lease", OURS_SQLITE, LEASED_SQLITE),
+    Ratio("sqlite: process / two bare statements", OURS_SQLITE, BARE_SQLITE),
     Ratio("sqlite: process_many / exactly-once without lease", MANY_SQLITE, PEER_SQLITE),
     Ratio("sqlite: 100 tasks / exactly-once async without lease", OURS_ASYNC, PEER_ASYNC),
     Ratio("sqlite: 100 tasks / process, one at a time", OURS_ASYNC, OURS_SQLITE),
@@ -44,6 +47,7 @@ NOTES = (
     f"exactly-once, leased: lease_ttl={PEER_LEASE}, which starts a thread per message.",
     "exactly-once, no lease: its default and fastest way; a dead worker's message waits for an operator.",
     "process_many and AsyncOnce share store calls between messages; exactly-once has no batch.",
+    "Two bare statements: INSERT and UPDATE of ready-made ids, each its own transaction: what SQLite takes.",
     "Both SQLite stores: WAL, synchronous=NORMAL, a new file each round.",
     "onceonly: pages of 2 KB, checkpoint after 32 MB of log. exactly-once: SQLite's defaults, 4 KB and 4 MB.",
 )
@@ -59,15 +63,12 @@ def cases(scale: int) -> list[Case]:
         Case(MANY_MEMORY, lambda _: _process_many(MANY_MEMORY, "memory://", many)),
         Case(OURS_SQLITE, lambda at: _process(OURS_SQLITE, sqlite_url(at), some)),
         Case(PEER_SQLITE, lambda at: _peer(PEER_SQLITE, _peer_file(at), some, None)),
+        Case(BARE_SQLITE, lambda at: _bare(at, some)),
         Case(LEASED_SQLITE, lambda at: _peer(LEASED_SQLITE, _peer_file(at), few, PEER_LEASE)),
         Case(MANY_SQLITE, lambda at: _process_many(MANY_SQLITE, sqlite_url(at), many)),
         Case(OURS_ASYNC, lambda at: asyncio.run(_gathered(OURS_ASYNC, sqlite_url(at), many))),
         Case(PEER_ASYNC, lambda at: asyncio.run(_peer_gathered(PEER_ASYNC, _peer_file(at), few))),
     ]
-
-
-def sqlite_url(directory: Path) -> str:
-    return f"sqlite:///{directory / 'ours.db'}"
 
 
 def handler(message: str) -> None:
@@ -113,6 +114,26 @@ def _peer(name: str, store: Store, count: int, lease: float | None) -> Rates:
     took = time.perf_counter() - start
     store.close()
     return {name: count / took}
+
+
+def _bare(directory: Path, count: int) -> Rates:
+    connection = sqlite_like_ours(directory)
+    connection.isolation_level = None
+    connection.execute(
+        "CREATE TABLE bare (id BLOB PRIMARY KEY, state INTEGER, until REAL, token BLOB, key TEXT) "
+        "WITHOUT ROWID"
+    )
+    ids = [random.randbytes(16) for _ in range(count)]  # noqa: S311 - just spread out, as digests are
+    execute = connection.cursor().execute
+    start = time.perf_counter()
+    for one in ids:
+        execute(
+            "INSERT INTO bare VALUES (?, 0, ?, ?, ?) ON CONFLICT DO NOTHING", (one, start, one, "order-17")
+        )
+        execute("UPDATE bare SET state = 2, until = ? WHERE id = ? AND token = ?", (start, one, one))
+    took = time.perf_counter() - start
+    connection.close()
+    return {BARE_SQLITE: count / took}
 
 
 def _peer_file(directory: Path) -> Store:

@@ -8,7 +8,8 @@ from collections import Counter
 from pathlib import Path
 from types import CodeType
 
-from bench.leased import messages_of, run_one_by_one, sqlite_url
+from bench.core import sqlite_url
+from bench.leased import messages_of, run_one_by_one
 from onceonly import Once
 
 NOTE = "cProfile slows Python down and leaves C alone: the SQL's true share is larger than shown."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol, TypeVar
@@ -104,7 +104,10 @@ class Plans:
         if refuse_live_claims:
             self._refuse_live(marks, digests)
         order = in_order(digests)
-        new = self._changed(_MARK, self._new_rows(marks, digests), order)
+        if isinstance(marks, Marks) and marks.type is None:
+            new = self._changed(self._mark_alike(marks), zip(map(digests.__getitem__, order)), order)
+        else:
+            new = self._changed(_MARK, self._new_rows(marks, digests, order), order)
         if not all(new):
             for index in order:
                 if not new[index]:
@@ -120,7 +123,7 @@ class Plans:
             claim_row(request, digest, self._now, fence, self._group(request.id.group))
             for request, digest, fence in zip(requests, digests, fences, strict=True)
         ]
-        new = self._changed(_CLAIM_NEW, rows, order)
+        new = self._changed(_CLAIM_NEW, map(rows.__getitem__, order), order)
         answers: list[ClaimAnswer] = [
             Acquired(fence, 1, fingerprint=request.fingerprint)
             for request, fence in zip(requests, fences, strict=True)
@@ -136,7 +139,8 @@ class Plans:
             self._refuse_lost(completions)
         digests = digests_of(completions)
         rows = [done_row(c, digest, self._now) for c, digest in zip(completions, digests, strict=True)]
-        done = self._changed(_COMPLETE_OURS, rows, in_order(digests))
+        order = in_order(digests)
+        done = self._changed(_COMPLETE_OURS, map(rows.__getitem__, order), order)
         if not all(done):
             for index, completion in enumerate(completions):
                 if not done[index]:
@@ -195,18 +199,18 @@ class Plans:
     # --- records ------------------------------------------------------------------------------
 
     def _changed(
-        self, statement: str, rows: Sequence[tuple[object, ...]], order: Sequence[int]
+        self, statement: str, rows: Iterable[tuple[object, ...]], order: Sequence[int]
     ) -> list[bool]:
-        """Execute for all rows, in order; which of them changed the table?"""
-        changed = [False] * len(rows)
+        """Execute for all rows; which of them changed the table? ``order`` says whose rows they are."""
+        changed = [False] * len(order)
 
         def in_turn() -> Iterator[tuple[object, ...]]:
             # executemany asks for the next row once the last one is executed, so the counter tells
             # right here what came of that one.
             connection = self._cursor.connection
             before = connection.total_changes
-            for index in order:
-                yield rows[index]
+            for index, row in zip(order, rows, strict=True):
+                yield row
                 after = connection.total_changes
                 if after != before:
                     before = after
@@ -298,14 +302,17 @@ class Plans:
 
     # --- marks --------------------------------------------------------------------------------
 
-    def _new_rows(self, marks: Sequence[Mark], digests: list[bytes]) -> list[tuple[object, ...]]:
-        if isinstance(marks, Marks):
-            rest = (self._group(marks.group), _PROCESSED, self._now + marks.window, marks.type)
-            return [(digest, *rest) for digest in digests]
-        return [
-            (digest, self._group(mark.id.group), _PROCESSED, self._now + mark.window, mark.type)
-            for mark, digest in zip(marks, digests, strict=True)
-        ]
+    def _mark_alike(self, marks: Marks) -> str:
+        """The statement for marks that differ in their digest only: the rest is bound once, not per row."""
+        group, expires = self._group(marks.group), self._now + marks.window
+        return _MARK.replace("?, ?, ?, ?, ?", f"?, {group:d}, {_PROCESSED}, {expires!r}, NULL")
+
+    def _new_rows(
+        self, marks: Sequence[Mark], digests: list[bytes], order: Sequence[int]
+    ) -> list[tuple[object, ...]]:
+        now = self._now
+        chosen = [(digests[index], marks[index]) for index in order]
+        return [(d, self._group(m.id.group), _PROCESSED, now + m.window, m.type) for d, m in chosen]
 
     def _mark_known(self, digest: bytes, mark: Mark) -> bool:
         kept = self._rules.mark(self._load(digest), mark, self._now)

@@ -403,6 +403,7 @@ BROKEN: tuple[tuple[BrokenKind, frozenset[str]], ...] = (
     ),
     (bound.BoundCompleteStopsHalfWay, _fails("bound_complete_is_all_or_nothing")),
     (bound.BoundClaimIgnoresLive, _fails("bound_claim_of_running_is_busy")),
+    (stores.ColumnsLoseTheType, _fails("marks_given_as_columns_are_marks")),
     (bound.BoundResultIsLost, _fails("bound_claim_and_complete_commit_together")),
     (bound.BoundReleaseDoesNothing, _fails("bound_release_frees_the_claim")),
 )

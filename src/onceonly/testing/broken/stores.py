@@ -15,6 +15,7 @@ from onceonly.types import (
     ClaimRequest,
     Completion,
     Mark,
+    Marks,
     Record,
     RecordId,
     Release,
@@ -49,6 +50,15 @@ class ExpiredStillAnswers(MemoryStore):
         if kept is not None and kept is not known:
             self._keep(mark.id, kept, known)
         return kept is not None
+
+
+class ColumnsLoseTheType(MemoryStore):
+    """Marks as columns take a short cut that forgets what they have in common."""
+
+    def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
+        if isinstance(marks, Marks):
+            return super().mark_seen([mark._replace(type=None) for mark in marks])
+        return super().mark_seen(marks)
 
 
 class FenceRestarts(MemoryStore):

@@ -18,7 +18,7 @@ from onceonly.testing.conformance.subject import (
     running,
 )
 from onceonly.testing.harness import Harness
-from onceonly.types import State, Status
+from onceonly.types import Marks, State, Status
 
 
 def _is_new(subject: Subject) -> None:
@@ -82,6 +82,22 @@ def mark_of_same_key_twice_is_new_once(harness: Harness) -> None:
     equal(harness.store.mark_seen(marks), [True, True, False], "the same key twice in a batch")
 
 
+def marks_given_as_columns_are_marks(harness: Harness) -> None:
+    """``Marks`` answers and leaves what the same marks one by one would, with a type or without."""
+    one = Subject(harness, "one").mark_request()
+    group, scope, key = one.id
+    for kind in (None, "order.paid"):
+        keys = [f"{key}-{kind}", "first", f"{key}-{kind}", f"last-{kind}"]
+        columns = Marks(group, scope, keys, one.window, kind)
+        new = [True, kind is None, False, True]
+        equal(harness.store.mark_seen(columns), new, "marks as columns")
+        equal(harness.store.mark_seen(columns[1:]), [False] * 3, "the same marks again")
+        (record,) = harness.store.peek([columns[3].id])
+        equal(record and (record.state, record.type), (State.PROCESSED, kind), "what was left")
+    harness.advance(one.window * 1.25)  # past the eighth that a store may keep longer
+    equal(harness.store.mark_seen(columns), [True, True, False, True], "marks as columns, expired")
+
+
 # --- forget -------------------------------------------------------------------------------------
 
 
@@ -129,6 +145,7 @@ PROMISES = (
     mark_of_failed_is_seen,
     mark_of_quarantined_is_seen,
     mark_of_same_key_twice_is_new_once,
+    marks_given_as_columns_are_marks,
     forget_removes_any_record_that_is_not_live,
     forget_of_absent_is_false,
     forget_refuses_live_claim,
