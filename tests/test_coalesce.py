@@ -203,7 +203,7 @@ class Desk:
         soon(lambda: self.batches and (self.batches == [[request]] or self.queued(request)))
 
     def queued(self, request: str) -> bool:
-        return request in [ticket.request for ticket in self.coalescer._queue]
+        return request in [ticket.request for ticket in list(self.coalescer._queue)]
 
     def finish(self) -> None:
         for gate in self.gates.values():

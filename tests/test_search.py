@@ -52,7 +52,7 @@ PROBED = Config(  # crashes only, and the probe tells: not one double is excused
     workers=3,
     copies=3,
     deliveries=5,
-    faults={"crash": 2, "stall": 2, "raise before": 1},
+    faults={"crash": 2, "stall": 2, "raise before": 1, "probe raises": 1},
     options={"on_orphan": lambda: None},
     exact=True,
 )
@@ -123,6 +123,7 @@ BROKEN_RULES = (
     (rules.RenewAlwaysTrue, STALLS, "renew succeeds after another took over"),
     (claim_rules.ResentClaimMintsAnother, NETWORK, "got another claim"),
     (claim_rules.TakeOverResetsAttempts, POISON, "started 3 times"),
+    (rules.UnstartedReleaseSettlesTheOrphan, PROBED, "although the probe can tell"),
     (claim_rules.OrphansAreNotTold, PROBED, "although the probe can tell"),
     (claim_rules.DoneRunsAgain, STALLS, "2 effects, 0 excuses"),
     (TakeOverKeepsFence, STALLS, "fence"),

@@ -8,6 +8,7 @@
     ├── InFlight               somebody else is processing this key right now
     ├── Quarantined            the record waits for an operator
     ├── StoredFailure          replay of a failure that was stored as final
+    ├── ResultUnreadable       done before, but the stored result cannot be decoded
     ├── LeaseLost              the claim is no longer ours; its write was refused
     └── StoreError
         ├── StoreUnavailable   the store could not be asked, or did not answer
@@ -60,6 +61,10 @@ class StoredFailure(OnceonlyError):
         super().__init__(f"{kind}: {message}" if message else kind)
         self.kind = kind
         self.message = message
+
+
+class ResultUnreadable(OnceonlyError):
+    """The message is done, but its stored result cannot be decoded: the codec has changed since."""
 
 
 class LeaseLost(OnceonlyError):

@@ -44,7 +44,7 @@ class ResultDropped(NamedTuple):
 
 
 class LeaseWasLost(NamedTuple):
-    """A renewal was refused while the handler ran: somebody else owns the claim now."""
+    """A lease ended while the handler ran: a renewal was refused, or none could be written in time."""
 
     id: RecordId
     attempt: int

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar, overload
 
 from onceonly.core.async_once import AsyncOnce
+from onceonly.core.engine import KeySpec
 from onceonly.core.once import Once
 from onceonly.keys import content_key
 
@@ -18,31 +19,37 @@ _by_content = content_key()
 
 @overload
 def with_deduplication(
-    once: AsyncOnce, handler: Callable[[M], Awaitable[T]], *, content: bool = True
+    once: AsyncOnce,
+    handler: Callable[[M], Awaitable[T]],
+    *,
+    key: KeySpec = ...,
+    fallback: Callable[[M], object] | None = ...,
 ) -> Callable[[M], Awaitable[T]]: ...
 @overload
 def with_deduplication(
-    once: Once, handler: Callable[[M], T], *, content: bool = True
+    once: Once,
+    handler: Callable[[M], T],
+    *,
+    key: KeySpec = ...,
+    fallback: Callable[[M], object] | None = ...,
 ) -> Callable[[M], T]: ...
-def with_deduplication(once, handler, *, content=True):  # type: ignore[no-untyped-def]
+def with_deduplication(once, handler, *, key=None, fallback=None):  # type: ignore[no-untyped-def]
     """The handler, run once per message; a duplicate gets the stored result.
 
-    The key is the message's ``id`` (attribute or item). A message without one is told apart by its
-    ``payload``, or by its whole content: two equal orders are then one, so pass ``content=False``
-    where that is wrong, and a message without id is an ``InvalidKey``.
+    The key is the message's ``id`` (attribute or item). A message that has no such field, only a
+    ``payload``, is told apart by that: two equal payloads are then one event. Where that is wrong, or the
+    id is elsewhere, name the place: ``key="header:message-id"``. An id that is there but empty is an
+    ``InvalidKey``, unless a ``fallback`` such as ``content_key(...)`` makes one.
     """
-    fallback = _content_of if content else None
-    return once.handler(key=_id_of, fallback=fallback)(handler)
+    return once.handler(key=key if key is not None else _id_or_payload, fallback=fallback)(handler)
 
 
-def _id_of(message: object) -> object:
+def _id_or_payload(message: object) -> object:
     found = _part(message, "id")
-    return None if found is _ABSENT else found
-
-
-def _content_of(message: object) -> str:
+    if found is not _ABSENT:
+        return found
     payload = _part(message, "payload")
-    return _by_content(message if payload is _ABSENT else payload)
+    return None if payload is _ABSENT else _by_content(payload)
 
 
 def _part(message: object, name: str) -> object:

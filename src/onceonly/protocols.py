@@ -2,8 +2,9 @@
 
 For every verb, on every store:
 
-- A call is a batch. Answers come in the order of the requests. One key may appear once per call,
-  except in ``mark_seen``, where the first of two equal keys is new and the second is not.
+- A call is a batch. Answers come in the order of the requests. A key may appear more than once, as
+  if the requests came one after the other: of two claims the first wins, of two equal marks the first
+  is new.
 - A call is atomic: if it raises anything but ``StoreUnavailable(unknown=True)``, nothing changed.
 - Durations go in, never timestamps. The store's own clock judges leases and windows, on read:
   whether ``purge`` ran never changes an answer.

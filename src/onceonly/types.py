@@ -129,7 +129,7 @@ class Completion(NamedTuple):
 class Release(NamedTuple):
     """Give our claim back; nobody gets it before ``delay`` is over.
 
-    ``started=False`` says that the handler never ran, so this attempt does not count.
+    ``started=False`` says that the handler never ran: this attempt does not count, and an orphan stays one.
     """
 
     id: RecordId

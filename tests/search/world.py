@@ -29,7 +29,7 @@ START = 1_700_000_000.0
 
 Action = tuple[str, int]  # what, and which worker; -1 is the world
 FAULTS = (
-    *("crash", "lose request", "lose reply", "time out", "raise before", "raise after"),
+    *("crash", "lose request", "lose reply", "time out", "raise before", "raise after", "probe raises"),
     *("stall", "tick", "renew"),
 )
 
@@ -122,6 +122,8 @@ class World:
         kinds = ["step"]
         if type(worker.effect) in VERBS:
             kinds += ["lose request", "lose reply", "time out"]
+        elif isinstance(worker.effect, Ask):
+            kinds.append("probe raises")
         elif worker.running:
             kinds += ["raise before", "raise after"]
         if worker.kept:
@@ -225,7 +227,7 @@ class World:
             raise Violation("doubled, although the probe can tell")
 
     def _fail(self, worker: Worker, kind: str) -> None:
-        if kind == "raise before":
+        if kind in ("raise before", "probe raises"):
             self._throw(worker, Boom())
         elif kind == "raise after":
             self._take_effect(worker)

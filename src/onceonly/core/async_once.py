@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from onceonly.core.bound import AsyncBound
 from onceonly.core.coalesce import AsyncCoalescer, Background
-from onceonly.core.engine import Engine, KeySpec, call_key, found_key, unstarted, unwrap
+from onceonly.core.engine import CLOSED, Engine, KeySpec, call_key, found_key, unstarted, unwrap
 from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import AsyncManualClaim
 from onceonly.core.renewal import AsyncKeeper
-from onceonly.core.runners import AsyncCalls, AsyncRunner
+from onceonly.core.runners import AsyncCalls, AsyncRunner, refuse_uncallable
 from onceonly.errors import StoreError
 from onceonly.protocols import AsyncStore, Clock
 from onceonly.settings import Options
@@ -41,6 +42,14 @@ T = TypeVar("T")
 _PATIENCE = 1.0  # seconds that close() waits for the writes of cancelled tasks
 
 
+class _Home(NamedTuple):
+    """What belongs to one event loop."""
+
+    runner: AsyncRunner
+    keeper: AsyncKeeper
+    background: Background
+
+
 class AsyncOnce(Engine):
     """:class:`~onceonly.Once` for async code: the same names, rules and promises, with ``await``."""
 
@@ -55,30 +64,40 @@ class AsyncOnce(Engine):
         super().__init__(store, group, options, clock)
         given = self._store_or_url
         self._owns_store = isinstance(given, str)
+        if not self._owns_store:
+            self._check_store(given, asynchronous=True)
         opened = open_async_store(given) if isinstance(given, str) else given
         self._store: AsyncStore = opened  # type: ignore[assignment]
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def _ready(self) -> None:
-        """Each event loop, and each process, gets its own keeper and queues."""
-        self._check_process()
-        if asyncio.get_running_loop() is not self._loop:
-            self._start()
+        self._start()
 
     def _start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._background = Background()
-        self._keeper = AsyncKeeper(self._store, self._clock, self._counts.emit)
+        self._homes: dict[asyncio.AbstractEventLoop, _Home] = {}
+        self._lock = threading.Lock()
+
+    def _ready(self) -> AsyncRunner:
+        """The runner of this event loop: each one, in each process, has its own keeper and queues."""
+        self._check_process()
+        loop = asyncio.get_running_loop()
+        home = self._homes.get(loop) or self._settle(loop)
+        return home.runner
+
+    def _settle(self, loop: asyncio.AbstractEventLoop) -> _Home:
+        store, background = self._store, Background()
+        keeper = AsyncKeeper(store, self._clock, self._counts.emit)
+        claims = AsyncCoalescer(store.claim, give_back=self._give_back, background=background)
         calls: AsyncCalls = {
-            ClaimRequest: AsyncCoalescer(
-                self._store.claim, give_back=self._give_back, background=self._background
-            ).submit,
-            Completion: AsyncCoalescer(self._store.complete).submit,
-            Release: AsyncCoalescer(self._store.release).submit,
-            Mark: AsyncCoalescer(self._store.mark_seen).submit,
-            Marks: self._store.mark_seen,
+            ClaimRequest: claims.submit,
+            Completion: AsyncCoalescer(store.complete).submit,
+            Release: AsyncCoalescer(store.release).submit,
+            Mark: AsyncCoalescer(store.mark_seen).submit,
+            Marks: store.mark_seen,
         }
-        self._runner = AsyncRunner(calls, self._counts.emit, self._keeper, self._background)
+        runner = AsyncRunner(calls, self._counts.emit, keeper, self._clock, background)
+        with self._lock:
+            for other in [other for other in self._homes if other.is_closed()]:
+                del self._homes[other]
+            home = self._homes[loop] = _Home(runner, keeper, background)
+        return home
 
     # --- processing ---------------------------------------------------------------------------
 
@@ -89,6 +108,7 @@ class AsyncOnce(Engine):
         message: M,
         *,
         key: str | Callable[[M], object],
+        fallback: Callable[[M], object] | None = ...,
         scope: str | None = ...,
         type: str | None = ...,
     ) -> Outcome[T]: ...
@@ -99,6 +119,7 @@ class AsyncOnce(Engine):
         message: M,
         *,
         key: str | Callable[[M], object],
+        fallback: Callable[[M], object] | None = ...,
         scope: str | None = ...,
         type: str | None = ...,
     ) -> Outcome[T]: ...
@@ -108,13 +129,16 @@ class AsyncOnce(Engine):
         message: M,
         *,
         key: str | Callable[[M], object],
+        fallback: Callable[[M], object] | None = None,
         scope: str | None = None,
         type: str | None = None,  # noqa: A002
     ) -> Outcome[Any]:
         """As :meth:`Once.process`. A plain function runs in a thread."""
-        self._ready()
-        request = self._request(self._policy, found_key(key, message), (message,), {}, scope=scope, kind=type)
-        return await self._runner.drive(self._flow(self._policy, request), fn, (message,), {})
+        runner = self._ready()
+        refuse_uncallable(fn)
+        found = found_key(key, message, fallback)
+        request = self._request(self._policy, found, (message,), {}, scope=scope, kind=type)
+        return await runner.drive(self._flow(self._policy, request), fn, (message,), {})
 
     @overload
     async def process_many(
@@ -124,6 +148,8 @@ class AsyncOnce(Engine):
         *,
         key: KeySpec,
         fallback: Callable[[M], object] | None = ...,
+        scope: str | None = ...,
+        type: str | None = ...,
     ) -> list[Outcome[T]]: ...
     @overload
     async def process_many(
@@ -133,6 +159,8 @@ class AsyncOnce(Engine):
         *,
         key: KeySpec,
         fallback: Callable[[M], object] | None = ...,
+        scope: str | None = ...,
+        type: str | None = ...,
     ) -> list[Outcome[T]]: ...
     async def process_many(
         self,
@@ -141,29 +169,33 @@ class AsyncOnce(Engine):
         *,
         key: KeySpec,
         fallback: Callable[[M], object] | None = None,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> list[Outcome[Any]]:
         """As :meth:`Once.process_many`: handlers run one after the other.
 
         To run many at once, gather :meth:`process` calls: their store calls are coalesced.
         """
-        self._ready()
-        batch = self._batch(list(messages), key, fallback)
-        return await self._runner.drive_batch(batch, fn, self._store)
+        runner = self._ready()
+        refuse_uncallable(fn)
+        batch = self._batch(list(messages), key, fallback, scope, type)
+        return await runner.drive_batch(batch, fn, self._store)
 
     def handler(
         self, *, key: KeySpec, fallback: Callable[..., object] | None = None, **options: Unpack[Options]
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
         """As :meth:`Once.handler`. A plain function becomes an async one that runs in a thread."""
         policy = self._override(options)
-        find = call_key(key, fallback)
 
         def decorate(fn: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+            find = call_key(key, fallback, fn)
+
             @functools.wraps(fn)
             async def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-                self._ready()
+                runner = self._ready()
                 found = find(args, kwargs)
                 request = self._request(policy, found, args, kwargs)
-                outcome = await self._runner.drive(self._flow(policy, request), fn, args, kwargs)
+                outcome = await runner.drive(self._flow(policy, request), fn, args, kwargs)
                 return cast(T, unwrap(outcome, str(found)))
 
             return guarded
@@ -179,9 +211,9 @@ class AsyncOnce(Engine):
         type: str | None = None,  # noqa: A002
     ) -> AsyncManualClaim[Any]:
         """By hand: ``async with once.claim("order-17") as claim: if claim.fresh: ...``"""
-        self._ready()
+        runner = self._ready()
         request = self._claim_request(key, message, scope, type)
-        return AsyncManualClaim(self._runner, self._flow(self._policy, request), key, message)
+        return AsyncManualClaim(runner, self._flow(self._policy, request), key, message)
 
     # --- filter mode --------------------------------------------------------------------------
 
@@ -193,11 +225,11 @@ class AsyncOnce(Engine):
         type: str | None = None,  # noqa: A002
     ) -> bool:
         """As :meth:`Once.first_time`."""
-        self._ready()
+        runner = self._ready()
         if self._policy.window is None:
             return True
         mark = Mark(self._id(key, scope), self._policy.window, self._fixed_type(type))
-        new: bool = await self._runner.advance(flow := first_time(self._policy, mark), flow.send, None)
+        new: bool = await runner.advance(flow := first_time(self._policy, mark), flow.send, None)
         return new
 
     async def first_time_many(
@@ -208,12 +240,12 @@ class AsyncOnce(Engine):
         type: str | None = None,  # noqa: A002
     ) -> list[bool]:
         """As :meth:`Once.first_time_many`."""
-        self._ready()
+        runner = self._ready()
         marks = self._marks(keys, scope, type)
         if self._policy.window is None:
             return [True] * len(marks)
         flow = first_time_many(self._policy, marks)
-        new: list[bool] = await self._runner.advance(flow, flow.send, None)
+        new: list[bool] = await runner.advance(flow, flow.send, None)
         return new
 
     async def seen(self, key: str, *, scope: str | None = None) -> bool:
@@ -225,6 +257,7 @@ class AsyncOnce(Engine):
 
     def bind(self, connection: object) -> AsyncBound:
         """As :meth:`Once.bind`."""
+        self._check_process()
         return AsyncBound(self, self._store.bind(connection))
 
     # --- operating ----------------------------------------------------------------------------
@@ -249,9 +282,13 @@ class AsyncOnce(Engine):
         return self._with_counts(await self._store.stats())
 
     async def close(self) -> None:
-        if self._loop is asyncio.get_running_loop():  # else its tasks ended with their loop
-            await self._background.settle(_PATIENCE)
-            await self._keeper.close()
+        self._process = CLOSED
+        home = self._homes.pop(asyncio.get_running_loop(), None)
+        for other in self._homes.values():
+            other.keeper.stop()
+        if home is not None:
+            await home.background.settle(_PATIENCE)
+            await home.keeper.close()
         if self._owns_store:
             await self._store.close()
 

@@ -74,7 +74,7 @@ class _Crowd:
 
     def run(self) -> Steps:
         runs = sorted((n, e) for n, e in self.waiting.items() if isinstance(e, (Run, Ask)))
-        yield Keep([effect.claim for _, effect in runs if isinstance(effect, Run) and effect.claim])
+        yield Keep([effect.claim for _, effect in runs if effect.claim])
         for number, effect in runs:
             if self.stop is not None:
                 self._reply(number, NotStarted())
@@ -84,7 +84,8 @@ class _Crowd:
             except GeneratorExit:
                 raise
             except NotStarted as refused:
-                self.stop = refused.reason
+                if not isinstance(refused.reason, Exception):
+                    self.stop = refused.reason
                 self._reply(number, refused)
             except BaseException as error:  # noqa: BLE001 - belongs to this message's flow
                 if not isinstance(error, Exception):

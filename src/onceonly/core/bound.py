@@ -40,7 +40,7 @@ class Bound:
             Completion: lambda request: store.complete([request])[0],
             Release: lambda request: store.release([request])[0],
         }
-        self._runner = Runner(calls, once._counts.emit, None)
+        self._runner = Runner(calls, once._counts.emit, None, once._clock)
 
     def first_time(
         self,
@@ -95,7 +95,7 @@ class AsyncBound:
             Completion: self._one(store.complete),
             Release: self._one(store.release),
         }
-        self._runner = AsyncRunner(calls, once._counts.emit, None)
+        self._runner = AsyncRunner(calls, once._counts.emit, None, once._clock)
 
     @staticmethod
     def _one(verb: Callable[[Any], Awaitable[list[Any]]]) -> Callable[[Any], Awaitable[Any]]:

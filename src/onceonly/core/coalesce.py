@@ -8,9 +8,9 @@ given back; one bad request fails alone; a request whose fate is unknown is told
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from onceonly.errors import StoreUnavailable
@@ -24,24 +24,31 @@ _LOST = "the call was interrupted; whether it took effect is unknown"
 
 
 class Ticket(Generic[Q, A]):
-    """One waiting call of one thread."""
+    """One call of one thread that goes with others."""
 
-    __slots__ = ("abandoned", "answer", "bell", "leads", "request")
+    __slots__ = ("bell", "fate", "request", "round")
 
     def __init__(self, request: Q) -> None:
         self.request = request
-        self.answer: A | BaseException | None = None
-        self.leads = False
-        self.abandoned = False
-        self.bell = threading.Lock()
-        self.bell.acquire()
+        self.fate: dict[str, A | BaseException] = {}  # its answer or _GONE: the first to come stays
+        self.bell: SimpleQueue[None] = SimpleQueue()  # "look again"; once too often does no harm
+        self.round: list[tuple[Ticket[Q, A], A | BaseException]] = []  # what it leads
 
 
-_ALONE: Ticket[Any, Any] = Ticket(None)
+# The key of a dict of one entry: ``setdefault`` looks and takes in one step, and whoever was interrupted
+# right after can still see who took it. A lock cannot tell.
+_ONLY = "only"
+_GONE: Any = object()  # the fate of a ticket whose thread was interrupted before an answer came
+_INTERRUPTED = StoreUnavailable(_LOST, unknown=True)
 
 
 class Coalescer(Generic[Q, A]):
-    """For threads. The thread that finds nobody at work leads; then a waiting one does."""
+    """For threads. The thread that finds nobody at work leads; then a waiting one does.
+
+    A signal handler may raise between any two steps. So there is no lock to leave closed; each step that
+    ends a call may be done twice, and is, if an interruption came in between. The seat is the right to
+    call. Who waits queues first and tries the seat then; who leaves the seat looks at the queue after.
+    """
 
     def __init__(
         self,
@@ -51,87 +58,83 @@ class Coalescer(Generic[Q, A]):
     ) -> None:
         self._call = call
         self._give_back = give_back
-        self._mutex = threading.Lock()
-        self._busy = False
-        self._queue: deque[Ticket[Q, A]] = deque()
+        self._seat: dict[str, object] = {}
+        self._queue: dict[Ticket[Q, A], None] = {}  # in order; a ticket stays until it has its fate
 
     def submit(self, request: Q) -> A:
-        with self._mutex:
-            if self._busy:
-                ticket: Ticket[Q, A] = Ticket(request)
-                self._queue.append(ticket)
-            else:
-                self._busy = True
-                ticket = _ALONE
-        if ticket is not _ALONE:
-            self._wait(ticket)
-            if ticket.leads:
-                self._lead(ticket)
-            return _opened(ticket.answer)
+        if self._queue:
+            return self._share(Ticket(request))
+        alone = (request,)
         try:
-            return self._call((request,))[0]
-        except Exception:
+            try:
+                if self._seat.setdefault(_ONLY, alone) is alone:
+                    return self._call(alone)[0]
+            finally:
+                self._free_seat(alone)
+        except BaseException as error:
+            self._free_seat(alone)
+            if not isinstance(error, Exception):
+                self._nobody_waits(request, None)
             raise
-        except BaseException:
-            self._nobody_waits(request, None)
-            raise
-        finally:
-            self._hand_over()
+        return self._share(Ticket(request))
 
-    def _wait(self, ticket: Ticket[Q, A]) -> None:
+    def _share(self, own: Ticket[Q, A]) -> A:
         try:
-            ticket.bell.acquire()
-        except BaseException:  # KeyboardInterrupt in the main thread
-            self._abandon(ticket)
+            try:
+                return self._answer(own)
+            finally:
+                self._leave(own)
+        except BaseException as error:
+            self._leave(own)
+            if not isinstance(error, Exception) and own.fate[_ONLY] is not _GONE:
+                self._nobody_waits(own.request, own.fate[_ONLY])
             raise
+
+    def _answer(self, own: Ticket[Q, A]) -> A:
+        self._queue[own] = None
+        while not own.fate:
+            if self._seat.setdefault(_ONLY, own) is own:
+                self._lead(own)
+            else:
+                own.bell.get()
+        return _opened(own.fate[_ONLY])
 
     def _lead(self, own: Ticket[Q, A]) -> None:
-        with self._mutex:
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
-        answers: list[A | BaseException] = [StoreUnavailable(_LOST, unknown=True)] * len(batch)
-        try:
+        if not own.fate:  # else the answer came just before the seat
+            batch = [ticket for ticket in list(self._queue) if not ticket.fate][:MAX_BATCH]
+            own.round = [(ticket, _INTERRUPTED) for ticket in batch]
             answers = answer_each(self._call, [ticket.request for ticket in batch])
-        except BaseException:
-            self._nobody_waits(own.request, None)
-            raise
-        finally:
-            self._deliver(batch, answers)
-            self._hand_over()
+            own.round = list(zip(batch, answers, strict=True))
+        self._end_round(own)
 
-    def _deliver(self, batch: list[Ticket[Q, A]], answers: Sequence[A | BaseException]) -> None:
-        orphans = []
-        with self._mutex:
-            for ticket, answer in zip(batch, answers, strict=True):
-                ticket.answer = answer
-                if ticket.abandoned:
-                    orphans.append(ticket)
-                elif not ticket.leads:
-                    ticket.bell.release()
-        for ticket in orphans:
-            self._nobody_waits(ticket.request, ticket.answer)
+    def _leave(self, own: Ticket[Q, A]) -> None:
+        own.fate.setdefault(_ONLY, _GONE)
+        self._queue.pop(own, None)
+        self._end_round(own)
 
-    def _hand_over(self) -> None:
-        with self._mutex:
-            if not self._queue:
-                self._busy = False
-                return
-            leader = self._queue[0]
-            leader.leads = True
-            leader.bell.release()
+    def _end_round(self, leader: Ticket[Q, A]) -> None:
+        if self._seat.get(_ONLY) is leader:
+            for ticket, answer in leader.round:
+                ticket.fate.setdefault(_ONLY, answer)
+                self._queue.pop(ticket, None)
+                ticket.bell.put(None)
+        self._free_seat(leader)
+        for ticket, answer in leader.round:
+            if ticket.fate[_ONLY] is _GONE:
+                self._nobody_waits(ticket.request, answer)
+        leader.round = []
 
-    def _abandon(self, ticket: Ticket[Q, A]) -> None:
-        with self._mutex:
-            queued = ticket in self._queue
-            if queued:
-                self._queue.remove(ticket)
-            ticket.abandoned = True
-            answered = ticket.answer is not None
-        if ticket.leads:
-            self._hand_over()
-        elif answered:
-            self._nobody_waits(ticket.request, ticket.answer)
+    def _free_seat(self, holder: object) -> None:
+        """Whoever holds it: if it is free now, the first that waits is told."""
+        if self._seat.get(_ONLY) is holder:
+            del self._seat[_ONLY]
+        if self._queue and not self._seat:
+            for ticket in [ticket for ticket in list(self._queue) if not ticket.fate][:1]:
+                ticket.bell.put(None)
 
     def _nobody_waits(self, request: Q, answer: A | BaseException | None) -> None:
+        if answer is _INTERRUPTED:
+            answer = None
         if self._give_back is not None and not isinstance(answer, Exception):
             self._give_back(request, answer)  # type: ignore[arg-type]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import os
 import threading
@@ -25,6 +27,9 @@ KeySpec = str | Callable[..., object]
 """For handlers and batches: ``"$.id"``, ``"header:message-id"``, ``"attr:id"``, or a function."""
 
 _process, _fork_lock = os.getpid(), threading.Lock()
+
+
+CLOSED = -1  # in place of a process number
 
 
 def _note_fork() -> None:
@@ -103,11 +108,14 @@ class Engine:
         return self._group
 
     def _check_process(self) -> None:
-        """After a fork the child starts its own connections, keeper and tokens."""
+        """After a fork the child starts its own connections, keeper and tokens. A closed engine refuses."""
         if self._process != _process:
             self._after_fork()
 
     def _after_fork(self) -> None:
+        if self._process == CLOSED:
+            msg = "this engine was closed: make a new one"
+            raise ConfigurationError(msg)
         with _fork_lock:
             if self._process != _process:
                 self._tokens = Tokens()
@@ -117,6 +125,18 @@ class Engine:
 
     def _start(self) -> None:
         raise NotImplementedError
+
+    def _check_store(self, store: object, *, asynchronous: bool) -> None:
+        claim = getattr(store, "claim", None)
+        if not callable(claim):
+            msg = (
+                f"store must be a URL such as 'sqlite:///onceonly.db', or a store; not {type(store).__name__}"
+            )
+            raise ConfigurationError(msg)
+        if inspect.iscoroutinefunction(claim) is not asynchronous:
+            wanted, right = ("an async", "Once") if asynchronous else ("a sync", "AsyncOnce")
+            msg = f"{type(self).__name__} needs {wanted} store; with {type(store).__name__} use {right}"
+            raise ConfigurationError(msg)
 
     def _override(self, options: Options) -> Policy:
         if "on_event" in options:
@@ -141,7 +161,7 @@ class Engine:
             return None
         fingerprint = None
         if policy.fingerprint is not None:
-            fingerprint = fingerprint_bytes(policy.fingerprint(*args, **kwargs))
+            fingerprint = _fingerprint_of(policy.fingerprint(*args, **kwargs))
         if scope:
             check_name("scope", scope)
         elif scope is None and policy.scope is not None:
@@ -157,12 +177,15 @@ class Engine:
     def _flow(self, policy: Policy, request: ClaimRequest | None) -> Flow:
         return unguarded() if request is None else process(policy, request, self._clock)
 
-    def _batch(self, messages: Sequence[Any], key: KeySpec, fallback: object) -> Batch:
+    def _batch(
+        self, messages: Sequence[Any], key: KeySpec, fallback: object, scope: str | None, kind: str | None
+    ) -> Batch:
         find = key_finder(key, fallback)
         jobs: list[Job | Exception] = []
         for message in messages:
             try:
-                request = self._request(self._policy, find(message), (message,), {})
+                found = find(message)
+                request = self._request(self._policy, found, (message,), {}, scope=scope, kind=kind)
                 jobs.append(Job((message,), {}, request))
             except Exception as error:  # noqa: BLE001 - one bad message fails alone
                 jobs.append(error)
@@ -253,6 +276,14 @@ def _fingerprint(job: Job) -> bytes | None:
     return job.request.fingerprint if job.request else None
 
 
+def _fingerprint_of(value: object) -> bytes:
+    try:
+        return fingerprint_bytes(value)
+    except InvalidKey as error:
+        msg = f"fingerprint: {error}"
+        raise InvalidKey(msg) from None
+
+
 def _text(value: Text, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if not callable(value):
         return value  # checked with the settings
@@ -265,24 +296,50 @@ def key_finder(spec: KeySpec, fallback: object = None) -> Callable[[Any], object
     return extractor(spec, fallback=fallback)  # type: ignore[arg-type]
 
 
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
 def call_key(
-    key: KeySpec, fallback: Callable[..., object] | None
+    key: KeySpec, fallback: Callable[..., object] | None, fn: Callable[..., Any]
 ) -> Callable[[tuple[Any, ...], Mapping[str, Any]], object]:
-    """How to find the key of a guarded call: a path looks into its first argument, a function is given
-    what the handler is given."""
+    """How to find the key of a guarded call: a function is given what the handler is given, a path and a
+    fallback look at the message."""
+    if callable(key):
+        of_call = functools.partial(_apply, key)
+        message_of = _message_place(fn) if fallback else None
+        instead = None if message_of is None else lambda call: fallback(message_of(*call))  # type: ignore[misc]
+        find_in_call = key_finder(of_call, instead)
+        return lambda args, kwargs: find_in_call((args, kwargs))
+    message_of = _message_place(fn)
+    find = key_finder(key, fallback)
+    return lambda args, kwargs: find(message_of(args, kwargs))
+
+
+def _apply(fn: Callable[..., object], call: Arguments) -> object:
+    return fn(*call[0], **call[1])
+
+
+def _message_place(fn: Callable[..., Any]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], object]:
+    """Where the message is among the arguments of a handler: the first one after self or cls."""
+    name = getattr(fn, "__qualname__", str(fn))
+    try:
+        names = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):  # written in C, and it does not say
+        names = ["message"]
+    skip = 1 if names and names[0] in ("self", "cls") else 0
+    if len(names) <= skip:
+        msg = f"{name} takes no message to look for a key in"
+        raise ConfigurationError(msg)
 
     def message_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-        if not args and not kwargs:
-            msg = "the key is looked for in the message, and the handler was called without arguments"
-            raise ConfigurationError(msg)
-        return args[0] if args else next(iter(kwargs.values()))
+        if len(args) > skip:
+            return args[skip]
+        if names[skip] in kwargs:
+            return kwargs[names[skip]]
+        msg = f"the key is looked for in {names[skip]!r}, and {name} was called without it"
+        raise ConfigurationError(msg)
 
-    if isinstance(key, str):
-        find = key_finder(key, fallback)
-        return lambda args, kwargs: find(message_of(args, kwargs))
-    instead = None if fallback is None else lambda call: fallback(message_of(*call))
-    find_in_call = key_finder(lambda call: key(*call[0], **call[1]), instead)
-    return lambda args, kwargs: find_in_call((args, kwargs))
+    return message_of
 
 
 def unstarted(request: ClaimRequest) -> Release:
@@ -290,7 +347,7 @@ def unstarted(request: ClaimRequest) -> Release:
     return Release(request.id, request.token, request.window, started=False)
 
 
-def found_key(key: object, message: object) -> object:
+def found_key(key: object, message: object, fallback: object = None) -> object:
     """For ``process``: the key itself, or a function of the message."""
     if type(key) is str:
         if looks_like_spec(key):  # taken for a key, all messages would share it
@@ -300,7 +357,7 @@ def found_key(key: object, message: object) -> object:
             )
             raise InvalidKey(msg)
         return key
-    return key_finder(key)(message) if callable(key) else key
+    return key_finder(key, fallback)(message) if callable(key) else key
 
 
 def unwrap(outcome: Outcome[T], key: str) -> T:

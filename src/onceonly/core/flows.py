@@ -6,7 +6,7 @@ A flow is a generator. It yields *effects*, what it wants done, and is sent back
 a request      ask the store; the type of the request is the verb     the store's answer
 ``Run``        run the handler while the claim, if any, is kept       the handler's result
                alive; it stays so until the flow ends
-``Ask``        call the caller's probe                                 its answer
+``Ask``        call the caller's probe, under the claim                its answer
 ``Sleep``      wait                                                   None
 ``Emit``       tell the listeners                                     None
 =============  =====================================================  ==========================
@@ -19,9 +19,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from onceonly.errors import LeaseLost, NotRecorded, PayloadMismatch, StoredFailure, StoreUnavailable
+from onceonly.errors import (
+    LeaseLost,
+    NotRecorded,
+    PayloadMismatch,
+    ResultUnreadable,
+    StoredFailure,
+    StoreUnavailable,
+)
 from onceonly.events import Event, FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled
 from onceonly.protocols import Clock
 from onceonly.settings import Policy, Probe
@@ -89,6 +97,7 @@ class Run(NamedTuple):
 
 
 class Ask(NamedTuple):
+    claim: Claim
     probe: Probe
 
 
@@ -102,7 +111,10 @@ class Emit(NamedTuple):
 
 
 class NotStarted(BaseException):
-    """Thrown into a flow instead of running its handler, when its batch is being abandoned."""
+    """Thrown into a flow instead of running its handler: its batch is abandoned, or its claim is lost.
+
+    A ``reason`` that is an Exception concerns this message only, and is raised in its place.
+    """
 
     def __init__(self, reason: BaseException | None = None) -> None:
         super().__init__()
@@ -239,8 +251,14 @@ def _replay(policy: Policy, done: Done) -> Outcome[Any]:
     if done.status is Status.FAILED:
         failure = StoredFailure(*json.loads(done.result or b'["failed", ""]'))
         return Outcome(Verdict.FAILED, attempt=done.attempt, error=failure, final=True)
-    result = None if done.result is None else policy.codec.decode(done.result)
-    return Outcome(Verdict.DUPLICATE, result, done.attempt)
+    if done.result is None:
+        return Outcome(Verdict.DUPLICATE, None, done.attempt)
+    try:
+        return Outcome(Verdict.DUPLICATE, policy.codec.decode(done.result), done.attempt)
+    except Exception as error:  # noqa: BLE001 - done is done: it may be acknowledged all the same
+        unreadable = ResultUnreadable(f"the stored result cannot be decoded: {_text(error)}")
+        unreadable.__cause__ = error
+        return Outcome(Verdict.DUPLICATE, None, done.attempt, error=unreadable)
 
 
 def _differs(request: ClaimRequest, fingerprint: bytes | None) -> bool:
@@ -278,8 +296,10 @@ def _run(policy: Policy, claim: Claim, clock: Clock) -> Flow:
         result = yield Run(claim)
     except GeneratorExit:
         raise  # abandoned without a runner: the lease will end
-    except NotStarted:
+    except NotStarted as refused:
         yield from _release(policy, claim, started=False)
+        if isinstance(refused.reason, Exception):
+            raise refused.reason from None
         raise
     except BaseException as error:
         yield from _raised(policy, claim, error, clock)
@@ -300,7 +320,7 @@ def _encode(policy: Policy, claim: Claim, result: object) -> Generator[Effect, A
         if len(stored) <= policy.max_result_bytes:
             return stored
     except Exception as error:  # noqa: BLE001 - whatever a codec may raise
-        reason = str(error)
+        reason = _text(error)
     yield Emit(ResultDropped(claim.id, reason))
     return None
 
@@ -313,24 +333,34 @@ def _complete(
     clock: Clock,
     *,
     result: object = None,
+    interrupted: bool = False,
 ) -> Generator[Effect, Any, None]:
-    """Write *done*. While the store is away try again until the lease ends; never release."""
+    """Write *done*. While the store is away try again until the lease ends; never release.
+
+    What a signal handler raises meanwhile, as for Ctrl-C, goes on once the record is written.
+    """
     claim.finishing = True
     completion = Completion(claim.id, claim.token, policy.window or 0.0, status, stored)
     pause = _FIRST_PAUSE
-    while True:
-        try:
-            done = yield completion
-        except StoreUnavailable as error:
-            if clock() + pause >= claim.deadline:
-                raise _not_recorded(claim, result) from error
-        else:
-            if done:
-                return
-            claim.lost = True
-            raise lease_lost(claim)
-        yield Sleep(pause, owed=True)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+    try:
+        while True:
+            try:
+                if (yield completion):
+                    return
+                claim.lost = True
+                raise lease_lost(claim)
+            except StoreUnavailable as error:
+                if clock() + pause >= claim.deadline:
+                    raise _not_recorded(claim, result) from error
+            yield Sleep(pause, owed=True)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException:
+        if not interrupted:
+            with suppress(LeaseLost, StoreUnavailable):
+                yield from _complete(policy, claim, status, stored, clock, result=result, interrupted=True)
+        raise
 
 
 def _raised(policy: Policy, claim: Claim, error: BaseException, clock: Clock) -> Generator[Effect, Any, None]:
@@ -343,7 +373,7 @@ def _raised(policy: Policy, claim: Claim, error: BaseException, clock: Clock) ->
         if not final:
             yield from _release(policy, claim)
     if final:
-        failure = json.dumps([type(error).__name__, str(error)[:_LONGEST_FAILURE]]).encode()
+        failure = json.dumps([type(error).__name__, _text(error)[:_LONGEST_FAILURE]]).encode()
         try:
             yield from _complete(policy, claim, Status.FAILED, failure, clock)
         except (LeaseLost, StoreUnavailable) as refused:
@@ -371,11 +401,13 @@ def _orphan(policy: Policy, claim: Claim, clock: Clock) -> Generator[Effect, Any
     if not callable(policy.on_orphan):
         return (yield from _quarantine(policy, claim, clock))
     try:
-        happened = yield Ask(policy.on_orphan)
+        happened = yield Ask(claim, policy.on_orphan)
     except GeneratorExit:
         raise
-    except BaseException:
+    except BaseException as error:
         yield from _release(policy, claim, started=False)
+        if isinstance(error, NotStarted) and isinstance(error.reason, Exception):
+            raise error.reason from None
         raise
     if happened is None:
         return (yield from _quarantine(policy, claim, clock))
@@ -385,6 +417,13 @@ def _orphan(policy: Policy, claim: Claim, clock: Clock) -> Generator[Effect, Any
     stored = None if result is None else (yield from _encode(policy, claim, result))
     yield from _complete(policy, claim, _PROCESSED, stored, clock, result=result)
     return Outcome(Verdict.DUPLICATE, result, claim.attempt)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - somebody else's class; its message is not worth a record
+        return ""
 
 
 def lease_lost(claim: Claim) -> LeaseLost:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import Token
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from onceonly.core.engine import unwrap
+from onceonly.core.engine import _current, unwrap
 from onceonly.core.flows import Ask, Claim, Run
 from onceonly.core.runners import AsyncRunner, Runner, called
 from onceonly.errors import ConfigurationError
@@ -23,6 +24,7 @@ class _Held(Generic[T]):
         self._about = key if message is None else message  # what a probe is asked about
         self._state: Any = None
         self._result: T | None = None
+        self._outer: Token[Claim | None] | None = None
         self.claim: Claim | None = None
         self.fresh = False
 
@@ -49,7 +51,13 @@ class _Held(Generic[T]):
             self._result = unwrap(state, self._key)
             return False
         self.claim, self.fresh = state.claim, True
+        self._outer = _current.set(self.claim)
         return self.claim is not None
+
+    def _left(self) -> None:
+        if self._outer is not None:
+            _current.reset(self._outer)
+            self._outer = None
 
     def _check_open(self) -> None:
         if not self.fresh or type(self._state) is not Run:
@@ -70,16 +78,21 @@ class ManualClaim(_Held[T]):
         self._runner = runner
 
     def __enter__(self) -> ManualClaim[T]:
-        state = self._runner.advance(self._flow, self._flow.send, None)
-        while type(state) is Ask:
-            try:
-                answer = state.probe(self._about)
-            except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
-                state = self._runner.advance(self._flow, self._flow.throw, error)
-            else:
-                state = self._runner.advance(self._flow, self._flow.send, answer)
-        if self._entered(state):
-            self._runner.keep(state.claim)
+        try:
+            state = self._runner.advance(self._flow, self._flow.send, None)
+            while type(state) is Ask:
+                self.claim = self._runner.keep(state.claim)
+                try:
+                    answer = state.probe(self._about)
+                except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
+                    state = self._runner.advance(self._flow, self._flow.throw, error)
+                else:
+                    state = self._runner.advance(self._flow, self._flow.send, answer)
+            if self._entered(state):
+                self._runner.keep(state.claim)
+        finally:
+            if not self.fresh:
+                self._runner.let_go(self.claim)
         return self
 
     def complete(self, result: T | None = None) -> None:
@@ -100,6 +113,7 @@ class ManualClaim(_Held[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._left()
         if type(self._state) is not Run:
             return
         if error is None:
@@ -120,20 +134,27 @@ class AsyncManualClaim(_Held[T]):
         self._runner = runner
 
     async def __aenter__(self) -> AsyncManualClaim[T]:
-        state = await self._runner.advance(self._flow, self._flow.send, None)
-        while type(state) is Ask:
-            late: list[BaseException] = []
-            try:
-                answer = await called(state.probe, (self._about,), {}, late)
-            except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
-                late.append(error)
-            if late:
-                state = await self._runner.advance(self._flow, self._flow.throw, late[0])
-            else:
-                state = await self._runner.advance(self._flow, self._flow.send, answer)
-        if self._entered(state):
-            self._runner.keep(state.claim)
+        try:
+            state = await self._runner.advance(self._flow, self._flow.send, None)
+            while type(state) is Ask:
+                self.claim = self._runner.keep(state.claim)
+                state = await self._ask(state)
+            if self._entered(state):
+                self._runner.keep(state.claim)
+        finally:
+            if not self.fresh:
+                self._runner.let_go(self.claim)
         return self
+
+    async def _ask(self, effect: Ask) -> Any:
+        late: list[BaseException] = []
+        try:
+            answer = await called(effect.probe, (self._about,), {}, late)
+        except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
+            late.append(error)
+        if late:
+            return await self._runner.advance(self._flow, self._flow.throw, late[0])
+        return await self._runner.advance(self._flow, self._flow.send, answer)
 
     async def complete(self, result: T | None = None) -> None:
         """Write *done* now, with this result."""
@@ -151,6 +172,7 @@ class AsyncManualClaim(_Held[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._left()
         if type(self._state) is not Run:
             return
         if error is None:

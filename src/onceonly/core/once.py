@@ -10,11 +10,11 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast
 
 from onceonly.core.bound import Bound
 from onceonly.core.coalesce import Coalescer
-from onceonly.core.engine import Engine, KeySpec, call_key, found_key, unstarted, unwrap
+from onceonly.core.engine import CLOSED, Engine, KeySpec, call_key, found_key, unstarted, unwrap
 from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import ManualClaim
 from onceonly.core.renewal import Keeper
-from onceonly.core.runners import Calls, Runner, refuse_async
+from onceonly.core.runners import Calls, Runner, refuse_async, refuse_uncallable
 from onceonly.errors import StoreError
 from onceonly.protocols import Clock, Store
 from onceonly.settings import Options
@@ -54,6 +54,8 @@ class Once(Engine):
         super().__init__(store, group, options, clock)
         given = self._store_or_url
         self._owns_store = isinstance(given, str)
+        if not self._owns_store:
+            self._check_store(given, asynchronous=False)
         self._store: Store = open_store(given) if isinstance(given, str) else given  # type: ignore[assignment]
         self._start()
 
@@ -67,7 +69,7 @@ class Once(Engine):
             Mark: Coalescer(store.mark_seen).submit,
             Marks: store.mark_seen,
         }
-        self._runner = Runner(self._calls, self._counts.emit, self._keeper)
+        self._runner = Runner(self._calls, self._counts.emit, self._keeper, self._clock)
 
     # --- processing ---------------------------------------------------------------------------
 
@@ -77,6 +79,7 @@ class Once(Engine):
         message: M,
         *,
         key: str | Callable[[M], object],
+        fallback: Callable[[M], object] | None = None,
         scope: str | None = None,
         type: str | None = None,  # noqa: A002 - the word of the vocabulary
     ) -> Outcome[T]:
@@ -85,7 +88,9 @@ class Once(Engine):
         Raises what ``fn`` raised, after giving the claim back.
         """
         self._check_process()
-        request = self._request(self._policy, found_key(key, message), (message,), {}, scope=scope, kind=type)
+        refuse_uncallable(fn)
+        found = found_key(key, message, fallback)
+        request = self._request(self._policy, found, (message,), {}, scope=scope, kind=type)
         return self._runner.drive(self._flow(self._policy, request), fn, (message,), {})
 
     def process_many(
@@ -95,6 +100,8 @@ class Once(Engine):
         *,
         key: KeySpec,
         fallback: Callable[[M], object] | None = None,
+        scope: str | None = None,
+        type: str | None = None,  # noqa: A002
     ) -> list[Outcome[T]]:
         """Run ``fn`` for each message: one round trip to claim them all, one to complete.
 
@@ -102,7 +109,8 @@ class Once(Engine):
         """
         self._check_process()
         refuse_async(fn)
-        return self._runner.drive_batch(self._batch(list(messages), key, fallback), fn, self._store)
+        batch = self._batch(list(messages), key, fallback, scope, type)
+        return self._runner.drive_batch(batch, fn, self._store)
 
     def handler(
         self, *, key: KeySpec, fallback: Callable[..., object] | None = None, **options: Unpack[Options]
@@ -113,10 +121,10 @@ class Once(Engine):
         where that is how the record ended.
         """
         policy = self._override(options)
-        find = call_key(key, fallback)
 
         def decorate(fn: Callable[P, T]) -> Callable[P, T]:
             refuse_async(fn)
+            find = call_key(key, fallback, fn)
 
             @functools.wraps(fn)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -214,6 +222,7 @@ class Once(Engine):
 
     def close(self) -> None:
         """Stop renewing; close the store if this engine opened it. Never waits for long."""
+        self._process = CLOSED
         self._keeper.close()
         if self._owns_store:
             self._store.close()

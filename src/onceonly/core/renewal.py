@@ -50,8 +50,8 @@ class Watchlist:
         now = self._clock()
         claims = list(self._claims.values())
         for claim in claims:
-            if now >= claim.deadline:
-                claim.lost = True
+            if now >= claim.deadline and not claim.lost:
+                self._lost(claim)
         if not any(now >= claim.renewed + claim.lease / _PART for claim in claims):
             return []
         return [c for c in claims if now >= c.renewed + c.lease / _PART - c.lease / _SOON]
@@ -77,9 +77,12 @@ class Watchlist:
                 claim.renewed, claim.deadline, claim.lost = sent, sent + claim.lease, False
                 continue
             self.remove(claim)
-            if not claim.finishing:
-                claim.lost = True
-                self._emit(LeaseWasLost(claim.id, claim.attempt))
+            if not claim.finishing and not claim.lost:
+                self._lost(claim)
+
+    def _lost(self, claim: Claim) -> None:
+        claim.lost = True
+        self._emit(LeaseWasLost(claim.id, claim.attempt))
 
     def failed(self, claims: Sequence[Claim], error: Exception) -> float:
         """How long to wait before trying again: several tries fit before the leases end."""
@@ -173,8 +176,12 @@ class AsyncKeeper:
     def unwatch(self, claim: Claim) -> None:
         self._watchlist.remove(claim)
 
-    async def close(self) -> None:
+    def stop(self) -> None:
+        """Soon; from whatever thread or loop."""
         self._closed = True
+
+    async def close(self) -> None:
+        self.stop()
         self._wake.set()
         if self._task is not None:
             _, late = await asyncio.wait([self._task], timeout=1.0)

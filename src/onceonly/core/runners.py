@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 from onceonly.core.batch import BatchEffect, CallMany, Keep, RunOne
 from onceonly.core.coalesce import Background, answer_each, answer_each_async
 from onceonly.core.engine import Batch, _current
-from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, NotStarted, Run, Sleep
+from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, NotStarted, Run, Sleep, lease_lost
 from onceonly.core.renewal import AsyncKeeper, Keeper
 from onceonly.errors import ConfigurationError
-from onceonly.protocols import AsyncStore, Store
+from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.types import Outcome
 
 Calls = dict[type, Callable[[Any], Any]]
@@ -29,7 +29,10 @@ AsyncCalls = dict[type, Callable[[Any], Awaitable[Any]]]
 class Runner:
     """Drives flows: asks the store, calls the handler, sleeps, emits."""
 
-    def __init__(self, calls: Calls, emit: Callable[[Any], None], keeper: Keeper | None) -> None:
+    def __init__(
+        self, calls: Calls, emit: Callable[[Any], None], keeper: Keeper | None, clock: Clock
+    ) -> None:
+        self._clock = clock
         self._calls = calls
         self._emit = emit
         self._keeper = keeper
@@ -40,12 +43,12 @@ class Runner:
         state = self.advance(flow, flow.send, None)
         try:
             while type(state) is not Outcome:
-                if type(state) is Run and state.claim is not None:
+                if state.claim is not None:
                     claim = self.keep(state.claim)
                 try:
                     value = self.call_handler(state, fn, args, kwargs)
                 except BaseException as error:  # noqa: BLE001 - the flow decides, then it goes on
-                    state = self.advance(flow, flow.throw, error)
+                    state = self.advance(flow, flow.throw, throwable(error))
                 else:
                     state = self.advance(flow, flow.send, value)
         finally:
@@ -68,7 +71,7 @@ class Runner:
                         value = None
                         self._other(effect)
                 except BaseException as error:  # noqa: BLE001 - the flow decides
-                    effect = flow.throw(error)
+                    effect = flow.throw(throwable(error))
                 else:
                     effect = flow.send(value)
         except StopIteration as end:
@@ -83,7 +86,7 @@ class Runner:
                 try:
                     value = self._do(effect, batch, fn, store, kept)
                 except BaseException as error:  # noqa: BLE001 - the flow decides
-                    effect = flow.throw(error)
+                    effect = flow.throw(throwable(error))
                 else:
                     effect = flow.send(value)
         except StopIteration as end:
@@ -113,6 +116,7 @@ class Runner:
             self._emit(effect.event)
 
     def call_handler(self, effect: Run | Ask, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        check_owned(effect.claim, self._clock)
         if isinstance(effect, Ask):
             return effect.probe(*args, **kwargs)
         before = _current.set(effect.claim)
@@ -146,7 +150,29 @@ def _refused(fn: Callable[..., Any], value: Any) -> NoReturn:
     raise ConfigurationError(msg)
 
 
+def throwable(error: BaseException) -> BaseException:
+    """What a handler raised, as it can be thrown into a flow: GeneratorExit would just end it."""
+    if not isinstance(error, GeneratorExit):
+        return error
+    wrapped = RuntimeError("the handler raised GeneratorExit")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def check_owned(claim: Claim | None, clock: Clock) -> None:
+    """Just before the handler starts: in a batch it may have waited for long, and another may be at it."""
+    if claim is not None and (claim.lost or clock() >= claim.deadline):
+        raise NotStarted(lease_lost(claim))
+
+
+def refuse_uncallable(fn: object) -> None:
+    if not callable(fn):
+        msg = f"the handler must be a function, not {type(fn).__name__}"
+        raise ConfigurationError(msg)
+
+
 def refuse_async(fn: Callable[..., Any]) -> None:
+    refuse_uncallable(fn)
     if inspect.iscoroutinefunction(fn):
         msg = f"{getattr(fn, '__qualname__', fn)} is async: use AsyncOnce"
         raise ConfigurationError(msg)
@@ -160,11 +186,13 @@ class AsyncRunner:
         calls: AsyncCalls,
         emit: Callable[[Any], None],
         keeper: AsyncKeeper | None,
+        clock: Clock,
         background: Background | None = None,
     ) -> None:
         self._calls = calls
         self._emit = emit
         self._keeper = keeper
+        self._clock = clock
         self._background = background or Background()
 
     async def drive(self, flow: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Outcome[Any]:
@@ -174,14 +202,16 @@ class AsyncRunner:
         state = await self.advance(flow, flow.send, None)
         try:
             while type(state) is not Outcome:
-                if type(state) is Run and state.claim is not None:
+                if state.claim is not None:
                     claim = self.keep(state.claim)
                 try:
                     value = await self.call_handler(state, fn, args, kwargs, late)
                 except BaseException as error:  # noqa: BLE001 - the flow decides, then it goes on
-                    state = await self.shielded(self.advance(flow, flow.throw, error))
+                    state = await self.shielded(self.advance(flow, flow.throw, throwable(error)))
                 else:
                     state = await self.shielded(self.advance(flow, flow.send, value))
+        except NotStarted as refused:
+            raise refused.reason or refused from None
         finally:
             self.let_go(claim)
         if late:
@@ -204,7 +234,7 @@ class AsyncRunner:
                         value = None
                         await self._other(effect)
                 except BaseException as error:  # noqa: BLE001 - the flow decides
-                    effect = flow.throw(error)
+                    effect = flow.throw(throwable(error))
                 else:
                     effect = flow.send(value)
         except StopIteration as end:
@@ -224,13 +254,10 @@ class AsyncRunner:
         try:
             effect = flow.send(None)
             while True:
-                if late and isinstance(effect, RunOne):
-                    effect = flow.throw(NotStarted(late[0]))
-                    continue
                 try:
                     value = await self._do(effect, batch, fn, store, kept, late)
                 except BaseException as error:  # noqa: BLE001 - the flow decides
-                    effect = flow.throw(error)
+                    effect = flow.throw(throwable(error))
                 else:
                     effect = flow.send(value)
         except StopIteration as end:
@@ -279,6 +306,9 @@ class AsyncRunner:
         kwargs: Any,
         late: list[BaseException],
     ) -> Any:
+        if late:
+            raise NotStarted(late[0])
+        check_owned(effect.claim, self._clock)
         if isinstance(effect, Ask):
             return await called(effect.probe, args, kwargs, late)
         before = _current.set(effect.claim)

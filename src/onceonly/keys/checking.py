@@ -46,6 +46,9 @@ def _check_at(index: int, key: object) -> str:
 def _check_unusual(key: object) -> str:
     if isinstance(key, uuid.UUID):
         return str(key)
+    if key is None or callable(key):
+        msg = "there is no key: it is None" if key is None else "a key is wanted here, not a function"
+        raise InvalidKey(msg)
     if not isinstance(key, str):
         msg = (
             f"a key must be text, not {type(key).__name__}: "

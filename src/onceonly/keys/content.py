@@ -42,8 +42,11 @@ class ContentKey:
         plain = _Plain(nfc=self.nfc, ignore=self.ignore)
         if self.fields:
             source = _decoded(message)
-            chosen: _Json = [[list(path), plain.chosen(source, path)] for path in self.fields]
-            return b"fields", _canonical(chosen)
+            chosen = [(path, plain.chosen(source, path)) for path in self.fields]
+            if all(value is None or value in ("", [], {}) for _, value in chosen):
+                msg = f"{', '.join(_show(path) for path, _ in chosen)}: nothing is there to make a key from"
+                raise InvalidKey(msg)
+            return b"fields", _canonical([[list(path), value] for path, value in chosen])
         content = plain.tagged(_decoded(message) if self.ignore else message)
         if content in _EMPTY:
             msg = "the message has no content to make a key from; all such messages would share one key"

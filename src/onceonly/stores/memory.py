@@ -8,6 +8,7 @@ stands in exactly one slice, so expiry costs O(1) per record over its life.
 from __future__ import annotations
 
 import heapq
+import os
 import threading
 import time
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ from typing import NoReturn
 
 from onceonly.errors import ConfigurationError, StoreFull
 from onceonly.protocols import Clock
-from onceonly.stores.rules import FOREVER, Entry, Rules, refuse_live
+from onceonly.stores.rules import FOREVER, FORGET_HINT, Entry, Rules, refuse_live
 from onceonly.types import (
     Capabilities,
     ClaimAnswer,
@@ -31,6 +32,7 @@ from onceonly.types import (
     Stats,
 )
 
+_SCAN_PAUSE = 1e-6  # seconds per record between two scans of a full store
 _SLICE = 1.0  # seconds; how late memory is given back, never how late a record expires
 
 
@@ -62,6 +64,7 @@ class MemoryStore:
         self._clock = clock or steady_clock()
         self._rules = rules or Rules()
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._entries: dict[RecordId, Entry] = {}
         self._slices: dict[int, list[RecordId]] = {}
         self._order: list[int] = []  # heap of the slices there are
@@ -116,7 +119,7 @@ class MemoryStore:
             found = [self._find(record_id, now) for record_id in ids]
             for record_id, entry in zip(ids, found, strict=True):
                 if not force and entry is not None and self._rules.live(entry, now):
-                    refuse_live(record_id, entry.until - now)
+                    refuse_live(record_id, entry.until - now, FORGET_HINT)
             for record_id in ids:
                 self._stale += self._entries.pop(record_id, None) is not None
             if self._stale > self._max:
@@ -153,7 +156,9 @@ class MemoryStore:
 
     def after_fork(self) -> None:
         """A child process starts with a copy of the records and a lock of its own."""
-        self._lock = threading.Lock()
+        if self._pid != os.getpid():  # else another engine on this store was first
+            self._pid = os.getpid()
+            self._lock = threading.Lock()
 
     # --- under the lock -----------------------------------------------------------------------
 
@@ -233,7 +238,7 @@ class MemoryStore:
     def _need_room(self, ids: Sequence[RecordId], now: float) -> None:
         new = len({record_id for record_id in ids if record_id not in self._entries})
         if len(self._entries) + new > self._max and now >= self._next_scan:
-            self._next_scan = now + _SLICE  # a full store is scanned once per slice, not per call
+            self._next_scan = now + len(self._entries) * _SCAN_PAUSE  # a full store must not only scan
             self._drop_expired(now, self._max)
         if len(self._entries) + new > self._max:
             msg = (

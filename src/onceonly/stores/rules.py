@@ -8,7 +8,9 @@
 | claimed, over, ours      | same fence, new deadline   | True → done   | True → free   | True  | –         |
 | claimed, over, other     | Acquired, attempt+1, orphan| False         | False         | False | True→done |
 | free                     | Acquired, attempt+1, or    | False         | True if ours  | False | True→done |
-|                          | Busy until not-before      |               |               |       |           |
+|                          | Busy until not-before;     |               |               |       |           |
+|                          | orphan if an orphan was    |               |               |       |           |
+|                          | given back unstarted       |               |               |       |           |
 | done, by us              | Done                       | True (again)  | False         | False | False     |
 | done, by another         | Done                       | False         | False         | False | False     |
 | quarantined              | Done(quarantined)          | as done       | False         | False | False     |
@@ -127,7 +129,7 @@ class Rules:
         if entry.state is _FREE:
             if entry.until > now:
                 return Busy(entry.until - now, entry.fingerprint), None
-            return self.acquire(entry, request, now, mint), entry
+            return self.acquire(entry, request, now, mint, orphaned=entry.orphaned), entry
         return self.done(entry), None
 
     def acquire(
@@ -180,7 +182,9 @@ class Rules:
             entry.state = _FREE
             entry.until = now + release.delay
             entry.expires = max(entry.expires, entry.until + release.window)
-            if not release.started:
+            if release.started:
+                entry.orphaned = False
+            else:  # as if this claim had never been: what it found stays to be found
                 entry.attempt -= 1
             return True
         return entry.state is _FREE
@@ -211,10 +215,11 @@ class Rules:
         return entry.state is _CLAIMED and not self.lease_over(entry, now)
 
 
-def refuse_live(record_id: RecordId, retry_after: float) -> NoReturn:
-    """Say that a record cannot be forgotten because it is in flight."""
-    msg = (
-        f"{record_id.key!r} of group {record_id.group!r} is being processed; "
-        "wait for it, or pass force=True if its worker is surely gone"
-    )
+FORGET_HINT = "wait for it, or pass force=True if its worker is surely gone"
+MARK_HINT = "roll back, and deliver it again later"
+
+
+def refuse_live(record_id: RecordId, retry_after: float, hint: str) -> NoReturn:
+    """Say that a record is in flight, and what to do about it."""
+    msg = f"{record_id.key!r} of group {record_id.group!r} is being processed by a leased claim; {hint}"
     raise InFlight(msg, retry_after=retry_after)

@@ -19,13 +19,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
-from onceonly.errors import ConfigurationError, StoreUnavailable
+from onceonly.errors import ConfigurationError, OnceonlyError, StoreUnavailable
 from onceonly.protocols import Clock
 from onceonly.stores.rules import Rules
 from onceonly.stores.sqlite_plans import Plans, claim_new, complete_ours
@@ -84,6 +84,7 @@ class SqliteStore:
         self._rules = rules or Rules()
         self._groups: dict[str, int] = {}
         self._purged_to = b""
+        self._inherited: list[sqlite3.Connection] = []
         self._open()
 
     # --- verbs --------------------------------------------------------------------------------
@@ -93,7 +94,8 @@ class SqliteStore:
 
     def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
         if len(requests) == 1:
-            answer = self._at_once(claim_new, requests[0])
+            request = requests[0]
+            answer = self._at_once(claim_new, request) or self._read(lambda plans: plans.done(request))
             if answer is not None:
                 return [answer]
         return self._write(Plans.claim, requests)
@@ -124,7 +126,13 @@ class SqliteStore:
         return sum(self._write(Plans.delete_expired, expired[i : i + _PURGE_BATCH]) for i in batches)
 
     def stats(self) -> Stats:
-        return self._read(Plans.stats)
+        """Counted on a connection of its own, so that nobody waits for it."""
+        try:
+            with closing(self._connect()) as reader:
+                plans = Plans(reader.cursor(), self._clock(), {}, self._rules)
+                return self._patiently(plans.stats)
+        except sqlite3.Error as error:
+            raise _unavailable(error, self._path) from error
 
     def bind(self, connection: object) -> BoundSqliteStore:
         return BoundSqliteStore(connection, self._path, self._clock, self._rules)
@@ -139,12 +147,14 @@ class SqliteStore:
 
     def after_fork(self) -> None:
         """Leave the parent's connection alone: closing it here would touch the parent's files."""
-        self._inherited = self._connection  # kept, so that it is never closed in this process
-        self._open()
+        if self._pid != os.getpid():  # else another engine on this store was first
+            self._inherited.append(self._connection)  # kept, so that it is never closed in this process
+            self._open()
 
     # --- connection ---------------------------------------------------------------------------
 
     def _open(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         try:
             self._connection = self._connect()
@@ -152,7 +162,7 @@ class SqliteStore:
             self._begin = partial(self._cursor.execute, "BEGIN IMMEDIATE")
             self._prepare()
         except sqlite3.Error as error:
-            raise _unavailable(error, self._path) from error
+            raise _cannot_open(error, self._path) from error
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=_GLIMPSE, isolation_level=None, check_same_thread=False)
@@ -303,6 +313,7 @@ class AsyncSqliteStore:
     ) -> None:
         self._store = SqliteStore(path, timeout=timeout, synchronous=synchronous, clock=clock, rules=rules)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="onceonly-sqlite")
+        self._pid = os.getpid()
 
     async def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
         return await self._do(self._store.mark_seen, marks)
@@ -326,10 +337,10 @@ class AsyncSqliteStore:
         return await self._do(lambda i: self._store.forget(i, force=force), ids)
 
     async def purge(self, *, limit: int = 10_000) -> int:
-        return await self._do(lambda n: self._store.purge(limit=n), limit)
+        return await asyncio.to_thread(self._store.purge, limit=limit)  # beside the writer: it may take long
 
     async def stats(self) -> Stats:
-        return await self._do(lambda _: self._store.stats(), None)
+        return await asyncio.to_thread(self._store.stats)
 
     def bind(self, connection: object) -> AsyncBoundSqliteStore:
         return AsyncBoundSqliteStore(self._store.bind(connection))
@@ -341,6 +352,9 @@ class AsyncSqliteStore:
 
     def after_fork(self) -> None:
         self._store.after_fork()
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="onceonly-sqlite")
 
     def _do(self, verb: Callable[[A], T], argument: A) -> asyncio.Future[T]:
@@ -390,6 +404,14 @@ def _check_connection(connection: object, path: Path) -> sqlite3.Connection:
 
 def _is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
+def _cannot_open(error: sqlite3.Error, path: Path) -> OnceonlyError:
+    if not path.parent.is_dir():
+        return ConfigurationError(f"there is no directory {path.parent} for the SQLite file {path.name}")
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
+        return ConfigurationError(f"{path} is not a SQLite database")
+    return _unavailable(error, path)
 
 
 def _unavailable(error: sqlite3.Error, path: Path) -> StoreUnavailable:

@@ -14,12 +14,13 @@ from hashlib import blake2b
 from typing import Protocol, TypeVar
 
 from onceonly.errors import LeaseLost
-from onceonly.stores.rules import FOREVER, Entry, Rules, refuse_live
+from onceonly.stores.rules import FOREVER, FORGET_HINT, MARK_HINT, Entry, Rules, refuse_live
 from onceonly.types import (
     Acquired,
     ClaimAnswer,
     ClaimRequest,
     Completion,
+    Done,
     Mark,
     Marks,
     Record,
@@ -102,7 +103,7 @@ class Plans:
     def mark_seen(self, marks: Sequence[Mark], *, refuse_live_claims: bool = False) -> list[bool]:
         digests = digests_of(marks)
         if refuse_live_claims:
-            self._refuse_live(marks, digests)
+            self._refuse_live(marks, digests, MARK_HINT)
         order = in_order(digests)
         if isinstance(marks, Marks) and marks.type is None:
             new = self._changed(self._mark_alike(marks), zip(map(digests.__getitem__, order)), order)
@@ -134,6 +135,11 @@ class Plans:
                     answers[index] = self._claim_known(digests[index], requests[index])
         return answers
 
+    def done(self, request: ClaimRequest) -> Done | None:
+        """The answer to a claim of what is done, which needs no write; None: it is not."""
+        entry = self._load(digest_of(request.id))
+        return self._rules.done(entry) if entry is not None and entry.state.done else None
+
     def complete(self, completions: Sequence[Completion], *, refuse_lost: bool = False) -> list[bool]:
         if refuse_lost:
             self._refuse_lost(completions)
@@ -162,7 +168,7 @@ class Plans:
         marks = [Mark(record_id, 0.0) for record_id in ids]
         digests = digests_of(marks)
         if not force:
-            self._refuse_live(marks, digests)
+            self._refuse_live(marks, digests, FORGET_HINT)
         found = [self._load(digest) is not None for digest in digests]
         self._delete("DELETE FROM onceonly_records WHERE id = ?", [(digest,) for digest in digests])
         return found
@@ -320,11 +326,11 @@ class Plans:
             self._keep(digest, mark.id, kept)
         return kept is not None
 
-    def _refuse_live(self, marks: Sequence[Mark], digests: list[bytes]) -> None:
+    def _refuse_live(self, marks: Sequence[Mark], digests: list[bytes], hint: str) -> None:
         for mark, digest in zip(marks, digests, strict=True):
             row = self._cursor.execute(_LIVE, (digest, self._now)).fetchone()
             if row is not None:
-                refuse_live(mark.id, row[0] - self._now)
+                refuse_live(mark.id, row[0] - self._now, hint)
 
     def _refuse_lost(self, completions: Sequence[Completion]) -> None:
         """Before anything is written. What is loaded is a copy, so the rule may change it here."""

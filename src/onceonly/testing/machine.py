@@ -155,7 +155,7 @@ class StoreMachine(RuleBasedStateMachine):
             _same(answer.fingerprint, known.fingerprint, "fingerprint on Busy")
 
     def _answered_acquired(self, key: str, known: Known, token: bytes, answer: ClaimAnswer) -> None:
-        orphaned = known.state == "claimed"
+        orphaned = known.state == "claimed" or known.orphaned
         fence = answer.fence if isinstance(answer, Acquired) else 0
         expected = Acquired(fence, known.attempt + 1, orphaned, known.fingerprint)
         _same(answer, expected, f"claim of {key}")
@@ -197,6 +197,7 @@ class StoreMachine(RuleBasedStateMachine):
         known.state, known.until = "free", self.model.now + delay
         known.expires = max(known.expires, known.until + WINDOW)
         known.attempt -= not started
+        known.orphaned = known.orphaned and not started
         return True
 
     @rule(batch=batches, token=tokens)

@@ -19,12 +19,13 @@ from onceonly.cli.demo.judge import Report, judge
 from onceonly.cli.demo.plan import Plan, make_plan
 from onceonly.cli.demo.report import conclude, introduce, progress
 
+_WORKERS = "Processes; two at least, or no copy could meet a slow handler."
 _Watch = Callable[[str], AbstractContextManager[Callable[[], None]]]
 
 
 @click.command()
 @click.option("--messages", type=click.IntRange(min=50), default=2000, show_default=True, help="Payments.")
-@click.option("--workers", type=click.IntRange(1, 16), default=4, show_default=True, help="Processes.")
+@click.option("--workers", type=click.IntRange(2, 16), default=4, show_default=True, help=_WORKERS)
 @click.option("--seed", type=int, default=20, show_default=True, help="Same seed, same plan of faults.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per consumer and line.")
 @click.option(
@@ -43,6 +44,7 @@ def demo(*, messages: int, workers: int, seed: int, as_json: bool, keep: Path | 
     with _work_files(keep) as directory:
         try:
             reports = _as_json(plan, workers, directory) if as_json else _run(plan, workers, seed, directory)
+            _all_fired(reports)
         except DemoFailed as error:
             raise click.ClickException(str(error)) from error
     sys.exit(1 if any(report.broken_promises for report in reports) else 0)
@@ -75,6 +77,12 @@ def _reports(plan: Plan, workers: int, directory: Path, watch: _Watch) -> Iterat
         with watch(kind.name) as acked:
             report = _consume(plan, consumer, workers, acked)
         yield report
+
+
+def _all_fired(reports: list[Report]) -> None:
+    silent = [f"{report.consumer}: never fired: {kind}" for report in reports for kind in report.silent]
+    if silent:
+        raise DemoFailed("\n".join(silent))
 
 
 def _consume(plan: Plan, consumer: Consumer, workers: int, acked: Callable[[], None]) -> Report:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from onceonly import InFlight, LeaseLost, NotRecorded, Once, current_claim
+from onceonly import InFlight, Once, current_claim
 from onceonly.cli.demo.faults import Faults, append, lines
 from onceonly.cli.demo.judge import Effect
-from onceonly.cli.demo.plan import LEASE, SLOW, Payment, Step
+from onceonly.cli.demo.plan import LEASE, Payment, Step
 from onceonly.stores.sqlite import SqliteStore
 from onceonly.types import Acquired, ClaimAnswer, ClaimRequest, Completion
 
@@ -49,7 +49,7 @@ class Consumer(ABC):
         """The part of the handler that comes before its effect."""
         self.faults.reach(payment.id, Step.EFFECT_BEGUN)
         if payment.slow:
-            time.sleep(SLOW)
+            self.faults.work_slowly(payment.id)
 
 
 class _FileLedger(Consumer):
@@ -147,11 +147,7 @@ class Leased(_FileLedger):
         self._once = Once(store, group="billing", window="24h", lease=LEASE)
 
     def handle(self, payment: Payment) -> float | None:
-        try:
-            outcome = self._once.process(self.charge, payment, key=payment.id)
-        except (LeaseLost, NotRecorded) as error:
-            self.faults.note(payment.id, type(error).__name__)
-            return 0.0
+        outcome = self._once.process(self.charge, payment, key=payment.id)
         return None if outcome.ack else outcome.retry_after
 
 

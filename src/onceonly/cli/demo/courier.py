@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
 from onceonly.cli.demo.consumers import Consumer
-from onceonly.cli.demo.plan import LATE, Plan, Step
+from onceonly.cli.demo.plan import Plan, Step
 
 _FORK = multiprocessing.get_context("fork")  # quick to start again; the parent has no threads
 _SHORTEST_DELAY = 0.02
@@ -45,7 +45,8 @@ class Courier:
         self._left = plan.copies
         self._ready = deque(plan.order)
         self._later: list[tuple[float, str]] = []
-        self._awaiting_copy = {p.id for p in plan.payments.values() if p.slow}
+        self._slow = {p.id for p in plan.payments.values() if p.slow}  # not yet delivered
+        self._awaiting_copy: str | None = None  # a slow one under way
         self._errors: Counter[str] = Counter()
         self._workers: list[_Worker] = []
 
@@ -72,16 +73,35 @@ class Courier:
         now = time.monotonic()
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[1])
-        for worker in self._workers:
-            if worker.message is None and self._ready:
-                self._deliver(worker, self._ready.popleft())
+        self._send_copy()
+        idle = [worker for worker in self._workers if worker.message is None]
+        while self._ready and len(idle) > self._kept_free():
+            message = self._ready.popleft()
+            if message in self._slow and self._awaiting_copy:
+                self._again(message, _SHORTEST_DELAY)  # one at a time
+            else:
+                self._deliver(idle.pop(), message)
+
+    def _kept_free(self) -> int:
+        """One worker for the copy of a slow message: the others may soon wait for the slow one's locks."""
+        return 1 if self._awaiting_copy or self._ready[0] in self._slow else 0
+
+    def _send_copy(self) -> None:
+        """The slow message again: once its run is past the lease, or is over without."""
+        message = self._awaiting_copy
+        if message is None:
+            return
+        is_running = any(worker.message == message for worker in self._workers)
+        if not is_running or self._consumer.faults.is_past_lease(message):
+            self._awaiting_copy = None
+            self._ready.appendleft(message)
 
     def _deliver(self, worker: _Worker, message: str) -> None:
         worker.message = message
         self.delivered += 1
-        if message in self._awaiting_copy:
-            self._awaiting_copy.discard(message)
-            self._again(message, LATE)
+        if message in self._slow:
+            self._slow.discard(message)
+            self._awaiting_copy = message
         with suppress(BrokenPipeError):  # it is dead: the end of its pipe tells us next
             worker.pipe.send(message)
 
@@ -92,7 +112,7 @@ class Courier:
             heapq.heappush(self._later, (time.monotonic() + max(delay, _SHORTEST_DELAY), message))
 
     def _collect(self) -> None:
-        pause = 0.2
+        pause = _SHORTEST_DELAY if self._awaiting_copy else 0.2
         if self._later:
             pause = min(pause, max(0.0, self._later[0][0] - time.monotonic()))
         readable = wait([worker.pipe for worker in self._workers], pause)
@@ -169,8 +189,12 @@ def _work(consumer: Consumer, plan: Plan, pipe: Connection, inherited: list[Conn
 
 def _answer(consumer: Consumer, plan: Plan, message: str) -> float | str | None:
     """None to acknowledge, seconds to wait, or what went wrong."""
+    payment = plan.payments[message]
     consumer.faults.reach(message, Step.RECEIVED)
+    if payment.slow:
+        consumer.faults.received(message)
     try:
-        return consumer.handle(plan.payments[message])
+        return consumer.handle(payment)
     except Exception as error:  # noqa: BLE001 - the courier counts them and decides
+        consumer.faults.note(message, repr(error))
         return repr(error)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from onceonly.cli.demo.plan import Plan, Step
 
-_KILL = "kill:"
-_CAUSES = {
-    f"{_KILL}{Step.EFFECT_DONE}": "killed between effect and completion",
-    "LeaseLost": "stalled past its lease",
-    "NotRecorded": "could not reach the store before its lease ended",
-}
+KILL = "kill:"
+OVERLAP = "a copy during a handler past its lease"
+
+# The only excuse. Nobody stops a worker or takes its store away, so a lost lease is none here.
+_EXCUSE = f"{KILL}{Step.EFFECT_DONE}"
+_CAUSE = "killed between effect and completion"
 
 
 class Effect(NamedTuple):
@@ -27,7 +27,11 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One consumer's verdict. ``causes`` count the explained repeats, by what caused them."""
+    """One consumer's verdict.
+
+    ``causes`` count the explained repeats, by what caused them; ``silent`` are the kinds of faults
+    that were planned and never fired, without which the numbers prove little.
+    """
 
     consumer: str
     delivered: int
@@ -38,8 +42,10 @@ class Report:
     kills: int
     total: int
     expected: int
+    overlaps: int
     causes: Mapping[str, int] = field(default_factory=dict)
     unexplained: Sequence[str] = ()
+    silent: Sequence[str] = ()
 
     def as_json(self) -> dict[str, object]:
         names = ("consumer", "delivered", "unique", "effects", "lost", "doubled", "kills")
@@ -76,25 +82,33 @@ def judge(
         effects=len(effects),
         lost=len(plan.payments.keys() - by_message.keys()),
         doubled=len(repeated),
-        kills=sum(fault["what"].startswith(_KILL) for fault in faults),
+        kills=sum(fault["what"].startswith(KILL) for fault in faults),
         total=sum(effect.amount for effect in effects),
         expected=plan.total,
+        overlaps=sum(fault["what"] == OVERLAP for fault in faults),
         causes=causes,
         unexplained=unexplained,
+        silent=_silent(plan, faults),
     )
 
 
 def _explain(
     repeated: Mapping[str, list[Effect]], faults: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, int], list[str]]:
-    """Each effect but one must come from a worker that, right after it, could not complete."""
-    known = {(f["message"], f["pid"]): _CAUSES[f["what"]] for f in faults if f["what"] in _CAUSES}
-    causes: Counter[str] = Counter()
+    """Each effect but the last needs a death of its own: of its worker, right after it."""
+    deaths = Counter((fault["message"], fault["pid"]) for fault in faults if fault["what"] == _EXCUSE)
+    explained = 0
     unexplained = []
     for message, effects in repeated.items():
-        found = [known[message, e.pid] for e in effects if (message, e.pid) in known]
-        extra = len(effects) - 1
-        causes.update(found[:extra])
-        if len(found) < extra:
+        followed = Counter((message, effect.pid) for effect in effects[:-1])
+        explained += (followed & deaths).total()
+        if followed - deaths:
             unexplained.append(message)
-    return dict(causes), unexplained
+    return {_CAUSE: explained} if explained else {}, unexplained
+
+
+def _silent(plan: Plan, faults: Iterable[Mapping[str, Any]]) -> list[str]:
+    planned = {f"{KILL}{kill.step}" for kill in plan.kills.values()}
+    if any(payment.slow for payment in plan.payments.values()):
+        planned.add(OVERLAP)
+    return sorted(planned - {fault["what"] for fault in faults})

@@ -10,7 +10,7 @@ from random import Random
 
 LEASE = 1.0  # seconds: our lease and the textbook's TTL
 SLOW = 1.5 * LEASE  # how long a slow handler works before its effect
-LATE = 1.25 * LEASE  # when a late copy comes: after LEASE, before a slow handler is through
+LATE = 1.25 * LEASE  # when a late copy comes: after LEASE, before SLOW
 
 _ACCOUNTS = 20
 _KILLS_PER_CENT = 3
@@ -48,7 +48,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``order`` is the queue, copies included. A slow payment gets one more copy, ``LATE`` after it."""
+    """``order`` is the queue, copies included. A slow payment gets one more, ``LATE`` into its handler."""
 
     payments: Mapping[str, Payment]
     order: tuple[str, ...]

@@ -20,10 +20,10 @@ _SHOWN = (
     "All three met the same duplicates, the same slow handlers and the same kill -9.\n"
     "The textbook loses a payment when its worker dies after the mark and the retry comes\n"
     "before the TTL, and doubles one when the TTL ends first: no TTL avoids both.\n"
-    "onceonly lost none. Leased, it repeats an effect only if the process died between the\n"
-    "effect and its completion, or stalled past its lease; a fence check downstream refuses\n"
-    "the stalled one, an on_orphan probe answers for the dead one. Transactional, where the\n"
-    "record commits with the effect, it repeats none."
+    "onceonly lost none. Leased, it repeated an effect only if the process died between the\n"
+    "effect and its completion: an on_orphan probe answers for that one. (A process that\n"
+    "stalls past its lease can repeat one too, and a fence check downstream refuses it; none\n"
+    "was stalled here.) Transactional, where the record commits with the effect, it repeats none."
 )
 
 
@@ -61,11 +61,16 @@ def introduce(console: Console, plan: Plan, workers: int, seed: int) -> None:
 def conclude(console: Console, reports: Sequence[Report]) -> None:
     console.print(_counts(reports))
     console.print(_balances(reports))
+    met = ", ".join(f"{report.consumer} {report.overlaps}" for report in reports)
+    _say(console, f"slow handlers that met a copy past their lease: {met}")
     for report in reports:
         if report.consumer == "onceonly-leased":
             _explain(console, report)
     broken = [f"{r.consumer}: {promise}" for r in reports for promise in r.broken_promises]
-    _say(console, "\n".join(["BROKEN PROMISES", *broken]) if broken else _SHOWN)
+    if broken:
+        _say(console, "\n".join(["BROKEN PROMISES", *broken]))
+    elif not any(report.silent for report in reports):
+        _say(console, _SHOWN)
 
 
 def _table(first: str, *numbers: str) -> Table:

@@ -292,3 +292,24 @@ class WindowTooLong(Rules):
 
     def mark(self, entry: Entry | None, mark: Mark, now: float) -> Entry | None:
         return super().mark(entry, mark._replace(window=mark.window * 2), now)
+
+
+class UnstartedReleaseSettlesTheOrphan(Rules):
+    """Giving a take-over back forgets that an earlier run stopped without a word."""
+
+    def release(self, entry: Entry | None, release: Release, now: float) -> bool:
+        released = super().release(entry, release, now)
+        if released and entry is not None:
+            entry.orphaned = False
+        return released
+
+
+class OrphanForEver(Rules):
+    """A release leaves the record an orphan, whatever ran meanwhile."""
+
+    def release(self, entry: Entry | None, release: Release, now: float) -> bool:
+        orphaned = entry is not None and entry.orphaned
+        released = super().release(entry, release, now)
+        if entry is not None:
+            entry.orphaned = orphaned
+        return released

@@ -207,6 +207,13 @@ class AnswersInOrderOfKeys(MemoryStore):
         return _sorted(ids, lambda batch: super(AnswersInOrderOfKeys, self).forget(batch, force=force))
 
 
+class LastClaimOfABatchWins(MemoryStore):
+    """Of two claims of one key in a batch the second is granted."""
+
+    def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
+        return super().claim(requests[::-1])[::-1]
+
+
 class EmptyBatchHasAnAnswer(MemoryStore):
     """An empty batch is answered as if one record had been asked for."""
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import random
 
 from onceonly.errors import StoreFull
-from onceonly.testing.conformance.subject import A, B, Subject, check, equal, raises
+from onceonly.testing.conformance.subject import (
+    A,
+    B,
+    C,
+    Subject,
+    absent,
+    check,
+    equal,
+    freed,
+    lapsed,
+    raises,
+)
 from onceonly.testing.harness import Harness
 from onceonly.types import Acquired, Busy, Completion, Done, Mark, Release, Renewal
 
@@ -55,6 +66,22 @@ def claims_are_answered_in_order(harness: Harness) -> None:
     equal([type(a) for a in answers], [Acquired, Busy, Done] * 7, "kinds of answers")
     results = [a.result for a in answers if isinstance(a, Done)]
     equal(results, [b"%d" % index for index in range(2, 21, 3)], "results in order")
+
+
+def claims_of_one_key_go_to_the_first(harness: Harness) -> None:
+    """Concurrent claims are sent together, also of one key: in a batch, too, one of them wins."""
+    for make in (absent, freed, lapsed):
+        subject, other = make(harness), Subject(harness, "other")
+        requests = [subject.request(B), other.request(B), subject.request(C)]
+        kinds = [type(answer) for answer in harness.store.claim(requests)]
+        equal(kinds, [Acquired, Acquired, Busy], "two claims of one key in a batch")
+        equal(
+            harness.store.complete([subject.completion(C), subject.completion(B)]),
+            [False, True],
+            "their owner",
+        )
+        subject.forget()
+        other.forget(force=True)
 
 
 def completions_are_answered_in_order(harness: Harness) -> None:
@@ -141,6 +168,7 @@ def full_store_refuses_whole_batch(harness: Harness) -> None:
 PROMISES = (
     empty_batches_have_no_answers,
     claims_are_answered_in_order,
+    claims_of_one_key_go_to_the_first,
     completions_are_answered_in_order,
     releases_are_answered_in_order,
     renewals_are_answered_in_order,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onceonly.testing.conformance.subject import (
     A,
     B,
+    C,
     Subject,
     absent,
     acquired,
@@ -177,7 +178,18 @@ def renew_of_quarantined_is_false(harness: Harness) -> None:
     _not_renewed(quarantined(harness), A, B)
 
 
+def release_unstarted_leaves_an_orphan_one(harness: Harness) -> None:
+    """Whoever gives a take-over back without having run leaves it as it was; whoever ran, settles it."""
+    subject = lapsed(harness)
+    check(acquired(subject.claim(B)).orphaned, "a take-over was not told an orphan")
+    subject.release(B, started=False)
+    check(acquired(subject.claim(C)).orphaned, "an orphan given back unstarted was forgotten")
+    subject.release(C)
+    check(not acquired(subject.claim(A)).orphaned, "an orphan whose handler ran and raised stayed one")
+
+
 PROMISES = (
+    release_unstarted_leaves_an_orphan_one,
     release_of_absent_is_false,
     release_of_expired_is_false,
     release_of_running_by_owner_is_true,
