@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from queue import SimpleQueue
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from onceonly import AsyncOnce, Once, State, StoreUnavailable, Verdict
-from onceonly.core.coalesce import MAX_BATCH, AsyncCoalescer, Coalescer
+from onceonly.core import coalesce
+from onceonly.core.coalesce import MAX_BATCH, AsyncCoalescer, Coalescer, Ticket
 from onceonly.errors import StoreFull
 from onceonly.stores.memory import AsyncMemoryStore, MemoryStore
 from onceonly.stores.sqlite import AsyncSqliteStore, SqliteStore
@@ -191,16 +197,18 @@ class Desk:
 
     def submit(self, request: str) -> None:
         """In a thread of its own, and queued behind the others."""
+        self.start(request)
+        soon(lambda: self.batches and (self.batches == [[request]] or self.queued(request)))
 
+    def start(self, request: str) -> None:
         def work() -> None:
             try:
                 self.answers[request] = self.coalescer.submit(request)
             except BaseException as error:  # noqa: BLE001
                 self.answers[request] = error
 
-        self.threads.append(threading.Thread(target=work))
+        self.threads.append(threading.Thread(target=work, daemon=True))
         self.threads[-1].start()
-        soon(lambda: self.batches and (self.batches == [[request]] or self.queued(request)))
 
     def queued(self, request: str) -> bool:
         return request in [ticket.request for ticket in list(self.coalescer._queue)]
@@ -210,7 +218,7 @@ class Desk:
             gate.set()
         for thread in self.threads:
             thread.join(10)
-            assert not thread.is_alive()
+            assert not thread.is_alive(), "a thread hangs"
 
 
 @pytest.fixture
@@ -355,6 +363,130 @@ def test_a_claim_that_arrives_for_an_interrupted_waiter_is_given_back(desk, inte
     assert desk.batches == [["a"], ["b", "main"]]
     assert desk.given_back == [("main", "MAIN")]
     assert desk.answers == {"a": "A", "b": "B"}
+
+
+def test_a_waiter_interrupted_just_as_its_turn_came_passes_the_turn_on(desk, monkeypatch):
+    class Bell(SimpleQueue):  # type: ignore[type-arg]
+        def get(self) -> None:  # type: ignore[override]
+            super().get()
+            if threading.current_thread() is threading.main_thread():
+                raise Interrupted
+
+    monkeypatch.setattr(coalesce, "SimpleQueue", Bell)
+    desk.submit("a")
+
+    def queue_another_behind() -> None:
+        soon(lambda: desk.queued("main"))
+        desk.submit("b")
+        desk.gates[0].set()
+
+    helper = aside(queue_another_behind)
+    with pytest.raises(Interrupted):
+        desk.coalescer.submit("main")
+    helper.join()
+    desk.finish()
+    assert desk.batches == [["a"], ["b"]]
+    assert (desk.answers, desk.given_back) == ({"a": "A", "b": "B"}, [])
+
+
+RETURN = dis.opmap["RETURN_VALUE"]
+
+
+class Scene(Desk):
+    """The main thread among others, interrupted at one step of its own; one of the others went away."""
+
+    def __init__(self, role: str, step: int, fault: BaseException | None) -> None:
+        super().__init__()
+        self.gates[0] = threading.Event()
+        self.steps_left = step
+        self.call_fault, self.counts = fault, fault is None
+        self.gone: Ticket[str, str] = Ticket("gone")
+        for request in {"alone": "", "leader": "a", "waiter": "ab"}[role]:
+            self.submit(request)
+        helper = aside(self.fill_the_queue)
+        self.answers["main"] = self.main()
+        helper.join()
+        self.start("later")
+        self.finish()
+        self.sent = [request for batch in self.batches for request in batch]
+        self.freed = {request for request, _ in self.given_back}
+
+    def fill_the_queue(self) -> None:
+        soon(lambda: "main" in self.answers or self.queued("main") or ["main"] in self.batches)
+        for request in "cd":
+            self.submit(request)
+        self.coalescer._queue[self.gone] = None
+        self.gates[0].set()
+
+    def ask(self, requests: Sequence[str]) -> list[str]:
+        answers = super().ask(requests)
+        if "gone" in requests:
+            self.gone.fate[coalesce._ONLY] = coalesce._GONE
+        if self.call_fault and threading.current_thread() is threading.main_thread():
+            self.counts = True
+            raise self.call_fault
+        return answers
+
+    def main(self) -> str | None:
+        before = sys.gettrace()
+        sys.settrace(self.trace)
+        try:
+            return self.coalescer.submit("main")
+        except (Interrupted, StoreUnavailable):
+            return None
+        finally:
+            sys.settrace(before)
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename != coalesce.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        leaves = frame.f_code.co_code[frame.f_lasti] == RETURN  # the answer is the caller's from there on
+        if event == "opcode" and self.counts and not leaves:
+            self.steps_left -= 1
+            if self.steps_left == 0:
+                raise Interrupted
+        return self.trace
+
+
+def every_scene(role: str, fault: BaseException | None = None) -> Iterator[Scene]:
+    """The main thread interrupted at its first bytecode (after a fault, if any), at its second, ... and at
+    last not at all.
+    """
+    for step in count(1):
+        scene = Scene(role, step, fault)
+        yield scene
+        if scene.steps_left > 0:
+            assert step > 50
+            return
+
+
+@pytest.mark.parametrize("role", ["alone", "leader", "waiter"])
+def test_wherever_a_thread_is_interrupted_the_others_go_on(role):
+    for scene in every_scene(role):
+        main = scene.answers.pop("main")
+        interrupted_leader = role == "leader" and main is None
+        for request, answer in scene.answers.items():
+            lost = isinstance(answer, StoreUnavailable) and answer.unknown
+            assert answer == request.upper() or (interrupted_leader and lost and request in "cd")
+        assert scene.answers["later"] == "LATER"
+        assert len(scene.sent) == len(set(scene.sent))
+        assert scene.freed <= {"main", "gone"}
+        assert ("gone" in scene.freed) == ("gone" in scene.sent)
+        assert "main" in scene.freed or main == "MAIN" or "main" not in scene.sent
+    assert (main, scene.given_back) == ("MAIN", [("gone", "GONE")])
+
+
+@pytest.mark.parametrize(
+    ("role", "fault"),
+    [("alone", StoreUnavailable("down")), ("alone", Interrupted()), ("leader", Interrupted())],
+    ids=["failed", "interrupted", "interrupted leader"],
+)
+def test_wherever_a_thread_is_interrupted_after_its_call_went_wrong_the_others_go_on(role, fault):
+    for scene in every_scene(role, fault):
+        assert scene.answers["later"] == "LATER"
+        assert len(scene.sent) == len(set(scene.sent))
+        assert scene.freed <= {"main", "gone"}
 
 
 def test_an_interrupted_claim_of_an_engine_is_free_again_and_uncounted(interrupt):

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from onceonly.cli.demo.judge import Effect, judge
+from onceonly.cli.demo.judge import OVERLAP, Effect, judge
 from onceonly.cli.demo.plan import LATE, Kill, Payment, Plan, Step, make_plan
 
 COMMAND = [sys.executable, "-c", "from onceonly.cli import main; main()", "demo"]
@@ -61,6 +61,8 @@ def test_in_a_pipe_the_table_is_plain_text_and_the_work_files_can_be_kept(tmp_pa
         assert sum(line.strip().startswith(name + " ") for line in done.stdout.splitlines()) == 2
     assert "killed between effect and completion" in done.stdout
     assert "UNEXPLAINED" not in done.stdout
+    met = ", ".join(f"{name} 1" for name in NAMES)
+    assert f"slow handlers that met a copy past their lease: {met}\n" in done.stdout
     assert sorted(path.name for path in kept.iterdir()) == sorted(NAMES)
     again = run(*SMALL, "--keep", str(kept))
     assert again.returncode == 2
@@ -98,7 +100,7 @@ def run_on_terminal(command, **env):
     [
         (["--messages", "49"], "--messages"),
         (["--messages", "many"], "--messages"),
-        (["--workers", "0"], "--workers"),
+        (["--workers", "1"], "2<=x<=16"),  # nobody could receive the copy of a slow message
         (["--workers", "17"], "--workers"),
         (["--seed", "x"], "--seed"),
         (["--nonsense"], "--nonsense"),
@@ -136,6 +138,67 @@ def test_the_console_script_stays_a_function_after_it_ran():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count("onceonly, version") == 2
+
+
+# --- the command on a broken library: it must fail --------------------------------------------
+
+LEASED_ONLY = """
+from onceonly.cli import main
+from onceonly.cli.demo import command, consumers, faults
+from onceonly.core.renewal import Keeper
+from onceonly.stores.sqlite import SqliteStore
+
+command.CONSUMERS = (consumers.Leased,)
+{change}
+main()
+"""
+
+
+def run_leased(change, *options):
+    code = LEASED_ONLY.format(change=change)
+    return subprocess.run(
+        [sys.executable, "-c", code, "demo", *SMALL, *options],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=90,
+        check=False,
+    )
+
+
+def test_the_leased_consumer_alone_passes():
+    done = run_leased("", "--workers", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_renewal_the_copy_of_a_slow_message_is_an_unexplained_double():
+    done = run_leased("Keeper.watch = lambda self, claim: None", "--workers", "2")
+    assert done.returncode == 1
+    slow = [payment.id for payment in make_plan(50, 3).payments.values() if payment.slow]
+    assert [line for line in done.stdout.splitlines() if "doubled, UNEXPLAINED" in line] == [
+        f"onceonly-leased: {message} doubled, UNEXPLAINED" for message in slow
+    ]
+
+
+def test_completions_that_write_nothing_are_found_out():
+    done = run_leased("SqliteStore.complete = lambda self, completions: [True] * len(completions)")
+    assert done.returncode == 1
+    assert "BROKEN PROMISES" in done.stdout
+    assert done.stdout.count("doubled, UNEXPLAINED") > 10
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("faults._PATIENCE = 0; faults.Faults.received = lambda self, message: None", OVERLAP),
+        ("consumers._KillingStore.claim = SqliteStore.claim", "kill:claimed"),
+    ],
+)
+def test_a_planned_fault_that_never_fired_fails_the_demo(change, kind):
+    done = run_leased(change)
+    assert done.returncode == 1
+    assert done.stderr == f"Error: onceonly-leased: never fired: {kind}\n"
+    assert "onceonly lost none" not in done.stdout
 
 
 # --- the plan ---------------------------------------------------------------------------------
@@ -184,17 +247,12 @@ def test_the_judge_counts_lost_and_doubled_and_the_money():
     assert report.broken_promises == []  # it made none
 
 
-@pytest.mark.parametrize(
-    ("what", "cause"),
-    [
-        ("kill:effect-done", "killed between effect and completion"),
-        ("LeaseLost", "stalled past its lease"),
-        ("NotRecorded", "could not reach the store before its lease ended"),
-    ],
-)
-def test_a_repeat_is_explained_by_the_fault_of_the_worker_that_wrote_it(what, cause):
-    report = judged("onceonly-leased", [*DOUBLED_A, Effect("c", 100, 3)], [fault("a", 1, what)])
-    assert report.causes == {cause: 1}
+KILLED = fault("a", 1, "kill:effect-done")
+
+
+def test_a_repeat_is_explained_by_the_death_of_the_worker_that_wrote_before_it():
+    report = judged("onceonly-leased", [*DOUBLED_A, Effect("c", 100, 3)], [KILLED])
+    assert report.causes == {"killed between effect and completion": 1}
     assert report.unexplained == []
     assert report.broken_promises == []
 
@@ -206,24 +264,47 @@ def test_a_repeat_is_explained_by_the_fault_of_the_worker_that_wrote_it(what, ca
         [fault("a", 1, "kill:claimed")],  # it died, but not after the effect
         [fault("b", 1, "kill:effect-done")],  # another message
         [fault("a", 9, "kill:effect-done")],  # a worker that wrote nothing
+        [fault("a", 2, "kill:effect-done")],  # the one that wrote last: it should not have
+        [fault("a", 1, "LeaseLost('...')")],  # nobody stopped it, so it had to keep its lease
+        [fault("a", 1, "NotRecorded('...')")],  # nobody took its store away
+        [fault("a", 1, OVERLAP)],
     ],
 )
 def test_any_other_repeat_is_unexplained_and_breaks_the_promise(faults):
     report = judged("onceonly-leased", [*DOUBLED_A, Effect("c", 100, 3)], faults)
+    assert report.causes == {}
     assert report.unexplained == ["a"]
     assert report.broken_promises == ["a doubled, UNEXPLAINED"]
 
 
-def test_one_kill_explains_one_repeat_and_not_two():
-    effects = [Effect("a", 100, 1), Effect("a", 100, 2), Effect("a", 100, 3)]
-    report = judged("onceonly-leased", effects, [fault("a", 1, "kill:effect-done")])
+@pytest.mark.parametrize("pids", [(1, 2, 3), (1, 1, 2), (1, 1, 1, 1)])
+def test_one_kill_explains_one_repeat_and_not_two(pids):
+    effects = [Effect("a", 100, pid) for pid in pids]
+    report = judged("onceonly-leased", effects, [KILLED])
+    assert report.causes == {"killed between effect and completion": 1}
     assert report.unexplained == ["a"]
 
 
+def test_two_kills_explain_two_repeats():
+    effects = [Effect("a", 100, pid) for pid in (1, 2, 3)]
+    report = judged("onceonly-leased", effects, [KILLED, fault("a", 2, "kill:effect-done")])
+    assert report.causes == {"killed between effect and completion": 2}
+    assert report.unexplained == []
+
+
+def test_the_judge_names_the_planned_faults_that_never_fired():
+    payments = {"a": Payment("a", "acct-01", 100), "b": Payment("b", "acct-01", 100, slow=True)}
+    plan = Plan(payments, ("a", "b"), {"a": Kill(Step.CLAIMED, 0.0)})
+    fired = [fault("a", 1, "kill:claimed"), fault("b", 2, OVERLAP)]
+    assert judge("textbook", plan, 4, [], []).silent == [OVERLAP, "kill:claimed"]
+    assert judge("textbook", plan, 4, [], fired[:1]).silent == [OVERLAP]
+    assert judge("textbook", plan, 4, [], fired).silent == []
+    assert judge("textbook", plan, 4, [], fired).overlaps == 1
+
+
 def test_lost_breaks_both_modes_and_doubled_always_breaks_the_transactional_one():
-    killed = [fault("a", 1, "kill:effect-done")]
-    assert judged("onceonly-leased", DOUBLED_A, killed).broken_promises == ["1 lost"]
-    assert judged("onceonly-transactional", DOUBLED_A, killed).broken_promises == ["1 lost", "1 doubled"]
+    assert judged("onceonly-leased", DOUBLED_A, [KILLED]).broken_promises == ["1 lost"]
+    assert judged("onceonly-transactional", DOUBLED_A, [KILLED]).broken_promises == ["1 lost", "1 doubled"]
 
 
 def test_an_effect_nobody_asked_for_is_no_success():

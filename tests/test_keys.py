@@ -86,7 +86,13 @@ def test_a_str_subclass_becomes_plain_text() -> None:
     assert check_key(Colour.RED) == "red"
 
 
-@pytest.mark.parametrize("key", [1, 0, True, 1.5, None, b"a", [], ("a",), object()])
+@pytest.mark.parametrize(("key", "words"), [(None, "it is None"), (str, "not a function")])
+def test_no_key_at_all_is_refused_as_such(key: object, words: str) -> None:
+    with pytest.raises(InvalidKey, match=words):
+        check_key(key)
+
+
+@pytest.mark.parametrize("key", [1, 0, True, 1.5, b"a", [], ("a",), object()])
 def test_what_is_not_text_is_refused_by_type(key: object) -> None:
     with pytest.raises(InvalidKey, match=f"not {type(key).__name__}: convert it to text yourself"):
         check_key(key)
@@ -565,8 +571,17 @@ def test_a_missing_chosen_field_is_named(message: object) -> None:
         content_key(fields=["user.id"])(message)
 
 
-def test_a_chosen_null_is_a_value() -> None:
-    assert content_key(fields=["a"])({"a": None}) != content_key(fields=["a"])({"a": ""})
+def test_a_chosen_null_beside_others_is_a_value() -> None:
+    make = content_key(fields=["a", "b"])
+    assert make({"a": None, "b": 0}) != make({"a": "", "b": 0})
+
+
+@pytest.mark.parametrize("empty", [None, "", [], {}], ids=repr)
+def test_chosen_fields_that_hold_nothing_are_refused_not_shared(empty: object) -> None:
+    for make in (content_key(fields=["a", "b"]), near_duplicate(fields=["a", "b"])):
+        with pytest.raises(InvalidKey, match=r"\$\.a, \$\.b: nothing is there"):
+            make({"a": empty, "b": None, "n": 1})
+        make({"a": empty, "b": False})
 
 
 def test_fields_of_list_elements() -> None:

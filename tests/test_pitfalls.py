@@ -937,7 +937,7 @@ def test_row_42_closing_does_not_wait_for_a_store_that_is_gone():
         begun = time.monotonic()
         once.close()
         assert time.monotonic() - begun < 5
-        once.forget("key", force=True)
+        store.forget([RecordId("group", "", "key")], force=True)
     store.back.set()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from onceonly import AsyncOnce, Claim, LeaseLost, Once, State, Verdict
+from onceonly import AsyncOnce, Claim, ConfigurationError, LeaseLost, Once, State, Verdict
 from onceonly.core.renewal import Keeper, Watchlist
 from onceonly.events import Event, LeaseWasLost, RenewalFailed
 from onceonly.stores.memory import AsyncMemoryStore, MemoryStore
@@ -400,8 +400,9 @@ def test_a_closed_engine_renews_no_more_and_starts_no_keeper(engine):
         soon(lambda: store.renewed)
         once.close()
         renewed = len(store.renewed)
-        with once.claim("j"):
-            time.sleep(0.1)  # three renewals long
+        time.sleep(0.1)  # three renewals long
+        with pytest.raises(ConfigurationError, match="closed"):
+            once.claim("j")
     assert (len(store.renewed), keepers() - before) == (renewed, set())
 
 

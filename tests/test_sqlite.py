@@ -391,19 +391,23 @@ def test_another_schema_version_is_a_clear_error_and_changes_nothing(version, pa
 
 def test_a_file_that_is_not_a_database_is_refused_and_left_alone(path):
     path.write_bytes(b"not a database " * 1000)
-    with pytest.raises(StoreUnavailable, match="not a database") as refused:
+    with pytest.raises(ConfigurationError, match="not a SQLite database") as refused:
         SqliteStore(path)
     assert str(path) in str(refused.value)
     assert isinstance(refused.value.__cause__, sqlite3.DatabaseError)
     assert path.read_bytes() == b"not a database " * 1000
 
 
-@pytest.mark.parametrize("place", ["missing/store.db", "file/store.db", "directory"])
-def test_a_place_where_no_file_can_be_is_refused_by_name(place, tmp_path):
+@pytest.mark.parametrize("place", ["missing", "file"])
+def test_a_directory_that_is_not_there_is_named(place, tmp_path):
     (tmp_path / "file").touch()
-    (tmp_path / "directory").mkdir()
-    with pytest.raises(StoreUnavailable, match=place):
-        SqliteStore(tmp_path / place)
+    with pytest.raises(ConfigurationError, match=f"no directory .*{place}"):
+        SqliteStore(tmp_path / place / "store.db")
+
+
+def test_a_directory_in_the_place_of_the_file_is_refused_by_name(tmp_path):
+    with pytest.raises(StoreUnavailable, match=tmp_path.name):
+        SqliteStore(tmp_path)
 
 
 def _write_without_rights(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import os
@@ -305,7 +304,7 @@ def call_key(
     """How to find the key of a guarded call: a function is given what the handler is given, a path and a
     fallback look at the message."""
     if callable(key):
-        of_call = functools.partial(_apply, key)
+        of_call = _of_call(key)
         message_of = _message_place(fn) if fallback else None
         instead = None if message_of is None else lambda call: fallback(message_of(*call))  # type: ignore[misc]
         find_in_call = key_finder(of_call, instead)
@@ -315,8 +314,12 @@ def call_key(
     return lambda args, kwargs: find(message_of(args, kwargs))
 
 
-def _apply(fn: Callable[..., object], call: Arguments) -> object:
-    return fn(*call[0], **call[1])
+def _of_call(key: Callable[..., object]) -> Callable[[Arguments], object]:
+    def of_call(call: Arguments) -> object:
+        return key(*call[0], **call[1])
+
+    of_call.__name__ = getattr(key, "__name__", type(key).__name__)  # for the error
+    return of_call
 
 
 def _message_place(fn: Callable[..., Any]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], object]:

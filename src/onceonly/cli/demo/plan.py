@@ -14,7 +14,7 @@ LATE = 1.25 * LEASE  # when a late copy comes: after LEASE, before SLOW
 
 _ACCOUNTS = 20
 _KILLS_PER_CENT = 3
-_MOST_SLOW = 3  # each of them holds SQLite's one write lock for SLOW in the transactional consumer
+_MOST_SLOW = 2  # each of them holds SQLite's one write lock for SLOW in the transactional consumer
 _FARTHEST = 40  # places in the queue between a message and its copy
 
 
