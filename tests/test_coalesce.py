@@ -389,6 +389,30 @@ def test_a_waiter_interrupted_just_as_its_turn_came_passes_the_turn_on(desk, mon
     assert (desk.answers, desk.given_back) == ({"a": "A", "b": "B"}, [])
 
 
+def test_who_comes_between_two_rounds_takes_along_those_who_wait():
+    desk = Desk()
+    desk.coalescer._queue[Ticket("waiting")] = None
+    assert desk.coalescer.submit("b") == "B"
+    assert desk.batches == [["waiting", "b"]]
+
+
+def test_whose_turn_comes_with_the_answer_asks_nothing_more(desk):
+    class Seat(dict[str, object]):
+        def setdefault(self, key: str, holder: Any) -> object:  # type: ignore[override]
+            if holder.request == "main":
+                desk.gates[0].set()
+                soon(lambda: holder.fate and not self)
+            return super().setdefault(key, holder)
+
+    desk.submit("a")
+    desk.submit("b")
+    desk.coalescer._seat = Seat(desk.coalescer._seat)
+    assert desk.coalescer._share(Ticket("main")) == "MAIN"
+    desk.finish()
+    assert desk.batches == [["a"], ["b", "main"]]
+    assert desk.coalescer._seat == {}
+
+
 RETURN = dis.opmap["RETURN_VALUE"]
 
 

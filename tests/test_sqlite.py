@@ -36,6 +36,7 @@ from onceonly import (
     current_claim,
 )
 from onceonly.stores import open_async_store, open_store
+from onceonly.stores.rules import Rules
 from onceonly.stores.sqlite import AsyncSqliteStore, SqliteStore
 from onceonly.testing import ManualClock, SyncView
 from onceonly.types import (
@@ -1081,3 +1082,115 @@ def test_an_async_engine_binds_a_connection_of_its_own_thread(path):
             return [first, await once.seen("key"), await once.seen("other")]
 
     assert asyncio.run(scenario()) == [True, True, False]
+
+
+# --- the short cuts, and what they must not cut off -------------------------------------------
+
+
+def test_a_single_claim_and_completion_wait_for_another_writer(path, lock):
+    with closing(SqliteStore(path, timeout=10)) as opened:
+        claim(opened, key=RecordId("group", "", "before"))  # so that the group is known
+        for call in (claim, complete):
+            lock.execute("BEGIN IMMEDIATE")
+            threading.Timer(0.1, lock.rollback).start()  # longer than SQLite itself waits here
+            assert call(opened)
+        assert peek(opened).state is State.PROCESSED
+
+
+@pytest.mark.parametrize("verb", ["claim", "renew"])
+def test_time_is_read_once_the_lock_is_ours(verb, path, lock, clock):
+    with closing(SqliteStore(path, timeout=10, clock=clock)) as opened:
+        claim(opened)
+        before = clock()
+        lock.execute("BEGIN IMMEDIATE")
+
+        def later() -> None:
+            clock.advance(5)
+            lock.rollback()
+
+        threading.Timer(0.1, later).start()
+        if verb == "renew":
+            opened.renew([Renewal(KEY, b"ours", LEASE, WINDOW)])
+            assert peek(opened).lease_until == before + 5 + LEASE
+        else:
+            ids = [RecordId("group", "", name) for name in "ab"]
+            opened.claim([ClaimRequest(record_id, b"ours", LEASE, WINDOW) for record_id in ids])
+            assert peek(opened, ids[0]).lease_until == before + 5 + LEASE
+
+
+def test_a_duplicate_is_answered_although_another_writes(path, lock):
+    with closing(SqliteStore(path, timeout=0.2)) as opened:
+        claim(opened)
+        complete(opened, result=b"done")
+        lock.execute("BEGIN IMMEDIATE")
+        assert claim(opened, b"other").result == b"done"
+        lock.rollback()
+
+
+def test_purge_spares_what_was_claimed_again_since_it_looked(store, path, clock, monkeypatch):
+    store.mark_seen([Mark(KEY, 1.0)])
+    clock.advance(2)
+    look = store._find_expired
+
+    def look_then_lose(limit: int) -> Any:
+        found = look(limit)
+        with closing(SqliteStore(path, clock=clock)) as other:
+            claim(other, b"theirs")
+        return found
+
+    monkeypatch.setattr(store, "_find_expired", look_then_lose)
+    assert store.purge() == 0
+    assert peek(store).state is State.CLAIMED
+
+
+def test_purge_in_small_steps_comes_round_to_what_expired_behind_it(store, clock):
+    marks = [Mark(RecordId("group", "", f"key-{number}"), 1.0) for number in range(50)]
+    store.mark_seen(marks[:25])
+    clock.advance(2)
+    purged = sum(store.purge(limit=1) for _ in range(20))
+    store.mark_seen(marks[25:])
+    clock.advance(2)
+    while step := store.purge(limit=3):
+        purged += step
+    assert (purged, store.stats().expired) == (50, 0)
+
+
+def test_a_group_of_a_transaction_that_was_rolled_back_is_not_remembered(path, clock):
+    class Refusing(Rules):
+        def claim(self, *args: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with closing(SqliteStore(path, clock=clock)) as first:
+        claim(first)
+    with closing(SqliteStore(path, clock=clock, rules=Refusing())) as opened:
+        new = RecordId("never seen", "", "key")
+        with pytest.raises(KeyboardInterrupt):
+            opened.claim([ClaimRequest(i, b"other", LEASE, WINDOW) for i in (new, KEY)])
+        opened.mark_seen([Mark(new, WINDOW)])
+        assert set(opened.stats().groups) == {"group", "never seen"}
+
+
+def test_counting_waits_for_nobody(store):
+    claim(store)
+    with store._lock:  # as while a call is under way
+        assert store.stats().records == 1
+
+
+def test_after_a_fork_two_engines_share_one_new_connection(path):
+    store = SqliteStore(path)
+    engines = [Once(store, group="a"), Once(store, group="b")]
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        connections = []
+        for engine in engines:
+            engine.first_time("k")
+            connections.append(store._connection)
+        good = connections[0] is connections[1] and len(store._inherited) == 1
+        os.write(writer, b"good" if good else b"bad")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 10) == b"good"
+    os.close(reader)
+    os.close(writer)
+    assert [engine.first_time("k") for engine in engines] == [False, False]
+    store.close()

@@ -101,7 +101,7 @@ class Coalescer(Generic[Q, A]):
 
     def _lead(self, own: Ticket[Q, A]) -> None:
         if not own.fate:  # else the answer came just before the seat
-            batch = [ticket for ticket in list(self._queue) if not ticket.fate][:MAX_BATCH]
+            batch = list(self._queue)[:MAX_BATCH]
             own.round = [(ticket, _INTERRUPTED) for ticket in batch]
             answers = answer_each(self._call, [ticket.request for ticket in batch])
             own.round = list(zip(batch, answers, strict=True))
@@ -113,11 +113,10 @@ class Coalescer(Generic[Q, A]):
         self._end_round(own)
 
     def _end_round(self, leader: Ticket[Q, A]) -> None:
-        if self._seat.get(_ONLY) is leader:
-            for ticket, answer in leader.round:
-                ticket.fate.setdefault(_ONLY, answer)
-                self._queue.pop(ticket, None)
-                ticket.bell.put(None)
+        for ticket, answer in leader.round:
+            ticket.fate.setdefault(_ONLY, answer)
+            self._queue.pop(ticket, None)
+            ticket.bell.put(None)
         self._free_seat(leader)
         for ticket, answer in leader.round:
             if ticket.fate[_ONLY] is _GONE:
@@ -125,11 +124,11 @@ class Coalescer(Generic[Q, A]):
         leader.round = []
 
     def _free_seat(self, holder: object) -> None:
-        """Whoever holds it: if it is free now, the first that waits is told."""
+        """If it is free then, the first that waits is told, whoever held it: our own turn may have come."""
         if self._seat.get(_ONLY) is holder:
             del self._seat[_ONLY]
         if self._queue and not self._seat:
-            for ticket in [ticket for ticket in list(self._queue) if not ticket.fate][:1]:
+            for ticket in list(self._queue)[:1]:
                 ticket.bell.put(None)
 
     def _nobody_waits(self, request: Q, answer: A | BaseException | None) -> None:
