@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def run(*, quick: bool) -> Report:
-    sizes = (100_000,) if quick else (100_000, 500_000)
+    sizes = (0, 100_000) if quick else (0, 100_000, 500_000)
     cases = [*leased.cases(scale=1 if quick else 5), *filtered.cases(sizes)]
     rates = measure(cases, _ROUNDS)
     ratios = compare([*leased.RATIOS, *filtered.ratios(sizes)], rates)
@@ -37,8 +37,9 @@ def _show_profile(*, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"profile": shares, "notes": [NOTE]}, indent=2))
         return
-    rows = [(part, f"{share:.0%}") for part, share in shares.items()]
-    report.show_table(("Once.process on SQLite", "of the time"), rows)
+    parts = list(shares["process"])
+    rows = [(call, *(f"{found.get(part, 0):.0%}" for part in parts)) for call, found in shares.items()]
+    report.show_table(("on SQLite, of the time", *parts), rows)
     print(f"- {NOTE}")
 
 

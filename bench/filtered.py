@@ -28,21 +28,25 @@ NOTES = (
 
 
 def _ours(size: int) -> str:
-    return f"sqlite: first_time_many, {size // 1000}k ids in the table"
+    return f"sqlite: first_time_many, {_table(size)}"
 
 
 def _raw(size: int) -> str:
-    return f"sqlite: raw limit, {size // 1000}k ids in the table"
+    return f"sqlite: raw limit, {_table(size)}"
 
 
 def _textbook(size: int) -> str:
-    return f"sqlite: textbook, one INSERT each, {size // 1000}k ids in the table"
+    return f"sqlite: textbook, one INSERT each, {_table(size)}"
+
+
+def _table(size: int) -> str:
+    return f"{size // 1000}k ids in the table" if size else "empty table"
 
 
 def ratios(sizes: Sequence[int]) -> list[Ratio]:
     found = []
     for size in sizes:
-        at = f"at {size // 1000}k ids"
+        at = f"at {size // 1000}k ids" if size else "empty table"
         found.append(Ratio(f"sqlite: first_time_many / textbook, {at}", _ours(size), _textbook(size)))
         found.append(Ratio(f"sqlite: first_time_many / raw limit, {at}", _ours(size), _raw(size)))
     return found

@@ -49,7 +49,7 @@ NOTES = (
     "process_many and AsyncOnce share store calls between messages; exactly-once has no batch.",
     "Two bare statements: INSERT and UPDATE of ready-made ids, each its own transaction: what SQLite takes.",
     "Both SQLite stores: WAL, synchronous=NORMAL, a new file each round.",
-    "onceonly: pages of 2 KB, checkpoint after 32 MB of log. exactly-once: SQLite's defaults, 4 KB and 4 MB.",
+    "onceonly: pages of 2 KB, checkpoint after 64 MB of log. exactly-once: SQLite's defaults, 4 KB and 4 MB.",
 )
 
 

@@ -5,26 +5,36 @@ from __future__ import annotations
 import cProfile
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
 from bench.core import sqlite_url
+from bench.filtered import BATCH
 from bench.leased import messages_of, run_one_by_one
 from onceonly import Once
 
 NOTE = "cProfile slows Python down and leaves C alone: the SQL's true share is larger than shown."
 
 
-def profile_split(messages: int) -> dict[str, float]:
-    """Shares of ``Once.process`` on SQLite, of this thread's time."""
+def profile_split(messages: int) -> dict[str, dict[str, float]]:
+    """Shares of this thread's time on SQLite, for each of the two calls."""
+    work = messages_of(messages)
+    batches = [[f"event-{n}" for n in range(first, first + BATCH)] for first in range(0, 20 * BATCH, BATCH)]
+    return {
+        "process": _profiled(lambda once: run_one_by_one(once, work)),
+        "first_time_many": _profiled(lambda once: [once.first_time_many(batch) for batch in batches]),
+    }
+
+
+def _profiled(work: Callable[[Once], object]) -> dict[str, float]:
     profiler = cProfile.Profile()
     with (
         tempfile.TemporaryDirectory(prefix="onceonly-bench-") as directory,
         Once(sqlite_url(Path(directory)), group="bench") as once,
     ):
-        work = messages_of(messages)
         profiler.enable()
-        run_one_by_one(once, work)
+        work(once)
         profiler.disable()
     return _shares(profiler)
 

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 _SCHEMA_VERSION = 1
 _PAGE_BYTES = 2048  # a commit writes whole pages, and most change one row; only a new file can choose
-_CHECKPOINT_BYTES = 32 * 2**20  # of log; the default of 4 MB rewrites hot pages too often
+_CHECKPOINT_BYTES = 64 * 2**20  # of log; the default of 4 MB rewrites hot pages too often
 _CLOSE_PATIENCE = 1.0  # seconds
 _GLIMPSE = 0.02  # seconds that SQLite itself waits for another writer; then we do
 _BUSY_PAUSE = 0.005
