@@ -11,8 +11,8 @@ a request      ask the store; the type of the request is the verb     the store'
 ``Emit``       tell the listeners                                     None
 =============  =====================================================  ==========================
 
-An effect that fails is thrown into the flow. ``core/once.py`` and ``core/async_once.py`` are the two
-runners; tests drive the same flows step by step, without I/O, through every crash and interleaving.
+An effect that fails is thrown into the flow. The two runners are in ``core/runners.py``; tests drive the
+same flows step by step, without I/O, through every crash and interleaving.
 """
 
 from __future__ import annotations
