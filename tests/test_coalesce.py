@@ -19,7 +19,7 @@ import pytest
 from onceonly import AsyncOnce, Once, State, StoreUnavailable, Verdict
 from onceonly.core import coalesce
 from onceonly.core.coalesce import MAX_BATCH, AsyncCoalescer, Coalescer, Ticket
-from onceonly.errors import StoreFull
+from onceonly.errors import InvalidKey, StoreFull
 from onceonly.stores.memory import AsyncMemoryStore, MemoryStore
 from onceonly.stores.sqlite import AsyncSqliteStore, SqliteStore
 from onceonly.testing import AsyncFlakyStore, FlakyStore
@@ -192,7 +192,7 @@ class Desk:
         if self.fault is not None and number > 0:
             raise self.fault
         if "bad" in requests:
-            raise ValueError(requests)
+            raise InvalidKey(str(requests))
         return [request.upper() for request in requests]
 
     def submit(self, request: str) -> None:
@@ -248,7 +248,7 @@ def test_a_bad_request_fails_alone(desk):
     for request in ("a", "b", "bad", "c"):
         desk.submit(request)
     desk.finish()
-    assert isinstance(desk.answers.pop("bad"), ValueError)
+    assert isinstance(desk.answers.pop("bad"), InvalidKey)
     assert desk.answers == {"a": "A", "b": "B", "c": "C"}
 
 
@@ -556,11 +556,11 @@ class AsyncDesk:
         if self.fault is not None:
             raise self.fault
         if "bad" in requests:
-            raise ValueError(requests)
+            raise InvalidKey(str(requests))
         return [request.upper() for request in requests]
 
-    async def give_back(self, request: str, answer: str | None) -> None:
-        self.given_back.append((request, answer))
+    async def give_back(self, unwanted: list[tuple[str, str | None]]) -> None:
+        self.given_back.extend(unwanted)
 
     def submit(self, *requests: str) -> list[asyncio.Task[str]]:
         return [asyncio.ensure_future(self.coalescer.submit(request)) for request in requests]
@@ -587,7 +587,7 @@ def test_a_bad_request_of_a_task_fails_alone():
         return await asyncio.gather(*AsyncDesk().submit("a", "bad", "c"), return_exceptions=True)
 
     one, bad, other = asyncio.run(main())
-    assert (one, type(bad), other) == ("A", ValueError, "C")
+    assert (one, type(bad), other) == ("A", InvalidKey, "C")
 
 
 @pytest.mark.parametrize("unknown", [False, True])
@@ -625,7 +625,9 @@ def test_a_waiter_cancelled_in_the_queue_is_never_sent():
 
 
 @pytest.mark.parametrize(
-    ("fault", "given_back"), [(None, [("b", "B")]), (StoreUnavailable("down"), [])], ids=["granted", "down"]
+    ("fault", "given_back"),
+    [(None, [("b", "B")]), (StoreUnavailable("down"), [("b", None)])],
+    ids=["granted", "down"],
 )
 def test_a_waiter_cancelled_under_way_does_not_stop_the_batch_and_its_claim_is_given_back(fault, given_back):
     async def main() -> AsyncDesk:

@@ -301,9 +301,21 @@ def test_a_failure_that_is_not_final_is_released():
 
 def test_a_store_failure_predicate_that_raises_still_releases():
     driver = Driver(store_failure=raising_predicate)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ValueError, match="x") as raised:
         driver.drive({"claim": FRESH, "release": True}, raising(ValueError("x")))
     assert driver.verbs == ["claim", "release"]
+    assert raised.value.__notes__ == [
+        "store_failure raised ZeroDivisionError() on this: not stored, to be delivered again"
+    ]
+
+
+@pytest.mark.parametrize("said", ["no", 1, object()])
+def test_a_store_failure_predicate_that_does_not_say_true_stores_nothing(said):
+    driver = Driver(store_failure=lambda error: said)
+    with pytest.raises(ValueError, match="x") as raised:
+        driver.drive({"claim": FRESH, "release": True}, raising(ValueError("x")))
+    assert driver.verbs == ["claim", "release"]
+    assert "must say True or False" in raised.value.__notes__[0]
 
 
 def raising_predicate(error):

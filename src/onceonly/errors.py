@@ -12,6 +12,7 @@
     ├── LeaseLost              the claim is no longer ours; its write was refused
     └── StoreError
         ├── StoreUnavailable   the store could not be asked, or did not answer
+        │   ├── StoreClosed    somebody closed it
         │   └── NotRecorded    the effect happened, its completion could not be written
         └── StoreFull          a bounded store has no room left; nothing was dropped
 
@@ -87,6 +88,10 @@ class StoreUnavailable(StoreError):
     def __init__(self, message: str, *, unknown: bool = False) -> None:
         super().__init__(message)
         self.unknown = unknown
+
+
+class StoreClosed(StoreUnavailable):
+    """Somebody closed the store: trying again is no use."""
 
 
 class NotRecorded(StoreUnavailable):

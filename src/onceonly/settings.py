@@ -5,6 +5,7 @@ What is given in code wins over the environment, which wins over the default.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -228,12 +229,15 @@ def _callable(name: str, value: F) -> F:
     if value is not None and not callable(value):
         msg = f"{name} must be a function, not {type(value).__name__}"
         raise ConfigurationError(msg)
+    if inspect.iscoroutinefunction(value):
+        msg = f"{name} must be a plain function: nobody awaits an async one"
+        raise ConfigurationError(msg)
     return value
 
 
 def _text(name: str, value: Text) -> Text:
     if value is None or callable(value):
-        return value
+        return _callable(name, value)
     return check_name(name, value)
 
 

@@ -7,17 +7,15 @@ import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from onceonly.core.bound import AsyncBound
 from onceonly.core.coalesce import AsyncCoalescer, Background
-from onceonly.core.engine import CLOSED, Engine, KeySpec, call_key, found_key, unstarted, unwrap
+from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, KeySpec, call_key, found_key, unstarted, unwrap
 from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import AsyncManualClaim
 from onceonly.core.renewal import AsyncKeeper
 from onceonly.core.runners import AsyncCalls, AsyncRunner, refuse_uncallable
-from onceonly.errors import StoreError
 from onceonly.protocols import AsyncStore, Clock
 from onceonly.settings import Options
 from onceonly.stores import open_async_store
@@ -53,6 +51,8 @@ class _Home(NamedTuple):
 class AsyncOnce(Engine):
     """:class:`~onceonly.Once` for async code: the same names, rules and promises, with ``await``."""
 
+    _asynchronous = True
+
     def __init__(
         self,
         store: str | AsyncStore | None = None,
@@ -65,7 +65,7 @@ class AsyncOnce(Engine):
         given = self._store_or_url
         self._owns_store = isinstance(given, str)
         if not self._owns_store:
-            self._check_store(given, asynchronous=True)
+            self._check_store(given)
         opened = open_async_store(given) if isinstance(given, str) else given
         self._store: AsyncStore = opened  # type: ignore[assignment]
         self._start()
@@ -87,9 +87,9 @@ class AsyncOnce(Engine):
         claims = AsyncCoalescer(store.claim, give_back=self._give_back, background=background)
         calls: AsyncCalls = {
             ClaimRequest: claims.submit,
-            Completion: AsyncCoalescer(store.complete).submit,
-            Release: AsyncCoalescer(store.release).submit,
-            Mark: AsyncCoalescer(store.mark_seen).submit,
+            Completion: AsyncCoalescer(store.complete, background=background).submit,
+            Release: AsyncCoalescer(store.release, background=background).submit,
+            Mark: AsyncCoalescer(store.mark_seen, background=background).submit,
             Marks: store.mark_seen,
         }
         runner = AsyncRunner(calls, self._counts.emit, keeper, self._clock, background)
@@ -188,6 +188,7 @@ class AsyncOnce(Engine):
         policy = self._override(options)
 
         def decorate(fn: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+            refuse_uncallable(fn)
             find = call_key(key, fallback, fn)
 
             @functools.wraps(fn)
@@ -273,9 +274,11 @@ class AsyncOnce(Engine):
     async def purge(self) -> int:
         self._ready()
         total = 0
-        while removed := await self._store.purge():
+        while True:  # until nothing is left but what expires meanwhile
+            removed = await self._store.purge(limit=PURGE_STEP)
             total += removed
-        return total
+            if removed < PURGE_STEP:
+                return total
 
     async def stats(self) -> Stats:
         self._ready()
@@ -298,7 +301,7 @@ class AsyncOnce(Engine):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _give_back(self, request: ClaimRequest, answer: ClaimAnswer | None) -> None:
-        if answer is None or isinstance(answer, Acquired):
-            with suppress(StoreError):
-                await self._store.release([unstarted(request)])
+    async def _give_back(self, unwanted: list[tuple[ClaimRequest, ClaimAnswer | None]]) -> None:
+        claimed = [request for request, answer in unwanted if answer is None or type(answer) is Acquired]
+        if claimed:
+            await self._store.release([unstarted(request) for request in claimed])

@@ -70,14 +70,16 @@ class _Crowd:
         while emits := [(n, e) for n, e in self.waiting.items() if isinstance(e, Emit)]:
             for number, emit in emits:
                 yield emit
-                self._reply(number, None)
+                self._send(number, None)
 
     def run(self) -> Steps:
         runs = sorted((n, e) for n, e in self.waiting.items() if isinstance(e, (Run, Ask)))
-        yield Keep([effect.claim for _, effect in runs if effect.claim])
+        yield from self._keep(runs)
         for number, effect in runs:
+            if self.waiting.get(number) is not effect:  # it was told already that it will not run
+                continue
             if self.stop is not None:
-                self._reply(number, NotStarted())
+                self._throw(number, NotStarted())
                 continue
             try:
                 result = yield RunOne(number, effect)
@@ -86,13 +88,24 @@ class _Crowd:
             except NotStarted as refused:
                 if not isinstance(refused.reason, Exception):
                     self.stop = refused.reason
-                self._reply(number, refused)
+                self._throw(number, refused)
             except BaseException as error:  # noqa: BLE001 - belongs to this message's flow
                 if not isinstance(error, Exception):
                     self.stop = error
-                self._reply(number, error)
+                self._throw(number, error)
             else:
-                self._reply(number, result)
+                self._send(number, result)
+
+    def _keep(self, runs: list[tuple[int, Run | Ask]]) -> Steps:
+        try:
+            yield Keep([effect.claim for _, effect in runs if effect.claim])
+        except GeneratorExit:
+            raise
+        except NotStarted as refused:
+            for number, _ in runs:
+                self._throw(number, refused)
+        except BaseException as error:  # noqa: BLE001 - raised once the batch is settled
+            self.stop = error
 
     def call(self) -> Steps:
         calls = [(n, e) for n, e in self.waiting.items() if type(e) in VERBS]
@@ -106,7 +119,7 @@ class _Crowd:
                 self.stop = error
                 answers = [StoreUnavailable("interrupted", unknown=True)] * len(chosen)
             for (number, _), answer in zip(chosen, answers, strict=True):
-                self._reply(number, answer)
+                (self._throw if isinstance(answer, BaseException) else self._send)(number, answer)
 
     def sleep(self) -> Steps:
         """Only when nobody has anything else to do: wait for the shortest, then wake all."""
@@ -120,11 +133,16 @@ class _Crowd:
         except BaseException as error:  # noqa: BLE001 - raised once the batch is settled
             self.stop = error
         for number, effect in sleeps:
-            self._reply(number, NotStarted() if self.stop and not effect.owed else None)
+            if self.stop and not effect.owed:
+                self._throw(number, NotStarted())
+            else:
+                self._send(number, None)
 
-    def _reply(self, number: int, value: object) -> None:
-        flow = self._flows[number]
-        self._resume(number, flow.throw if isinstance(value, BaseException) else flow.send, value)
+    def _send(self, number: int, value: object) -> None:
+        self._resume(number, self._flows[number].send, value)
+
+    def _throw(self, number: int, error: BaseException) -> None:
+        self._resume(number, self._flows[number].throw, error)
 
     def _resume(self, number: int, step: Callable[[Any], Effect], value: object) -> None:
         self.waiting.pop(number, None)

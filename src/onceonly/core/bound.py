@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -9,7 +11,14 @@ from typing import Any, TypeVar
 from onceonly.core.engine import Engine, found_key
 from onceonly.core.flows import Claim
 from onceonly.core.manual import AsyncManualClaim, ManualClaim
-from onceonly.core.runners import AsyncCalls, AsyncRunner, Calls, Runner
+from onceonly.core.runners import (
+    AsyncCalls,
+    AsyncRunner,
+    Calls,
+    Runner,
+    refuse_async,
+    refuse_uncallable,
+)
 from onceonly.errors import ConfigurationError
 from onceonly.protocols import AsyncBoundStore, BoundStore
 from onceonly.settings import Policy
@@ -19,13 +28,31 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 
-def held(claim: object) -> Claim:
-    """The claim itself, also where the object of a ``with`` block was given."""
+def _completions(once: Engine, claim: object, result: object) -> list[Completion]:
+    """What completes this claim, or the claim of this ``with`` block; nothing where dedup is off."""
     found = getattr(claim, "claim", claim)
-    if not isinstance(found, Claim):
-        msg = "there is nothing to complete: the claim is not fresh"
-        raise ConfigurationError(msg)
-    return found
+    if isinstance(found, Claim):
+        return [once._completion(found, result)]
+    if getattr(claim, "fresh", False):  # window=None
+        return []
+    msg = "there is nothing to complete: the claim is not fresh"
+    raise ConfigurationError(msg)
+
+
+def _elsewhere(claim: object) -> None:
+    """From now on the claim is what the caller's transaction makes of it."""
+    found = getattr(claim, "claim", claim)
+    if isinstance(found, Claim):
+        found.elsewhere = True
+
+
+def _called_here(fn: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
+    @functools.wraps(fn)
+    async def called_here(message: object) -> object:
+        value = fn(message)
+        return await value if inspect.isawaitable(value) else value
+
+    return called_here
 
 
 class Bound:
@@ -73,6 +100,7 @@ class Bound:
     ) -> Outcome[T]:
         """Run ``fn(message)`` and store its result, all in this transaction. Raises what ``fn`` raised:
         roll back then."""
+        refuse_async(fn)
         once = self._once
         request = once._request(self._policy, found_key(key, message), (message,), {}, scope=scope, kind=type)
         flow = once._flow(self._policy, request)
@@ -80,7 +108,9 @@ class Bound:
 
     def complete(self, claim: Claim | ManualClaim[Any], result: object = None) -> None:
         """Complete a leased claim in this transaction. ``LeaseLost`` if it is no longer ours: roll back."""
-        self._store.complete([self._once._completion(held(claim), result)])
+        if completions := _completions(self._once, claim, result):
+            self._store.complete(completions)
+            _elsewhere(claim)
 
 
 class AsyncBound:
@@ -133,11 +163,18 @@ class AsyncBound:
         scope: str | None = None,
         type: str | None = None,  # noqa: A002
     ) -> Outcome[T]:
-        """Run ``fn(message)`` and store its result, all in this transaction."""
+        """Run ``fn(message)`` and store its result, all in this transaction.
+
+        A plain function is called right here, not in a thread: the connection belongs to this one.
+        """
+        refuse_uncallable(fn)
         once = self._once
         request = once._request(self._policy, found_key(key, message), (message,), {}, scope=scope, kind=type)
-        return await self._runner.drive(once._flow(self._policy, request), fn, (message,), {})
+        flow = once._flow(self._policy, request)
+        return await self._runner.drive(flow, _called_here(fn), (message,), {})
 
     async def complete(self, claim: Claim | AsyncManualClaim[Any], result: object = None) -> None:
         """Complete a leased claim in this transaction. ``LeaseLost`` if it is no longer ours: roll back."""
-        await self._store.complete([self._once._completion(held(claim), result)])
+        if completions := _completions(self._once, claim, result):
+            await self._store.complete(completions)
+            _elsewhere(claim)

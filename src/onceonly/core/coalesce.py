@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from copy import copy
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from onceonly.errors import StoreUnavailable
+from onceonly.errors import OnceonlyError, StoreUnavailable
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -73,7 +75,7 @@ class Coalescer(Generic[Q, A]):
                 self._free_seat(alone)
         except BaseException as error:
             self._free_seat(alone)
-            if not isinstance(error, Exception):
+            if not isinstance(error, OnceonlyError):
                 self._nobody_waits(request, None)
             raise
         return self._share(Ticket(request))
@@ -86,7 +88,7 @@ class Coalescer(Generic[Q, A]):
                 self._leave(own)
         except BaseException as error:
             self._leave(own)
-            if not isinstance(error, Exception) and own.fate[_ONLY] is not _GONE:
+            if not isinstance(error, OnceonlyError) and own.fate[_ONLY] is not _GONE:
                 self._nobody_waits(own.request, own.fate[_ONLY])
             raise
 
@@ -139,22 +141,23 @@ class Coalescer(Generic[Q, A]):
 
 
 def answer_each(call: Callable[[Sequence[Q]], Sequence[A]], requests: list[Q]) -> list[A | BaseException]:
-    """Answers or errors, in order. Where the batch as such is refused, each is asked alone."""
+    """Answers or errors, in order. Where the store refuses the batch as such, each is asked alone.
+
+    Any other exception goes on: it may come from a signal handler, and nobody knows what was done.
+    """
     try:
         return list(call(requests))
     except StoreUnavailable as error:
         return [error] * len(requests)
-    except Exception as error:  # noqa: BLE001 - told to the caller whose request it was
+    except OnceonlyError as error:
         if len(requests) == 1:
             return [error]
         return [answer_each(call, [request])[0] for request in requests]
 
 
 def _opened(answer: A | BaseException | None) -> A:
-    if isinstance(answer, StoreUnavailable):  # shared by a batch: each caller gets its own
-        raise StoreUnavailable(str(answer), unknown=answer.unknown) from answer
     if isinstance(answer, BaseException):
-        raise answer
+        raise _own(answer)
     return answer  # type: ignore[return-value]
 
 
@@ -171,8 +174,11 @@ class Background:
         return task
 
     async def settle(self, patience: float) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=patience)
+        """Wait for them, and for those they start, but not for ever."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + patience
+        while self._tasks and (left := give_up - loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
 
 class AsyncCoalescer(Generic[Q, A]):
@@ -182,34 +188,55 @@ class AsyncCoalescer(Generic[Q, A]):
         self,
         call: Callable[[Sequence[Q]], Awaitable[list[A]]],
         *,
-        give_back: Callable[[Q, A | None], Coroutine[Any, Any, None]] | None = None,
+        give_back: Callable[[list[tuple[Q, A | None]]], Awaitable[None]] | None = None,
         background: Background | None = None,
     ) -> None:
         self._call = call
         self._give_back = give_back
         self._background = background or Background()
         self._queue: deque[tuple[Q, asyncio.Future[A]]] = deque()
+        self._unwanted: list[tuple[Q, A | None]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def submit(self, request: Q) -> A:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[A] = loop.create_future()
         self._queue.append((request, future))
-        if self._task is None:
-            self._task = loop.create_task(self._drain())
+        self._start()
         try:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._return(request, future.result())  # it came just before the cancellation
+                self._not_wanted(request, future.result())  # it came just before the cancellation
             raise
 
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = self._background.start(self._drain())
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step never runs, and so leaves the others waiting."""
+        if self._task is task:
+            self._task = None
+            if self._queue:
+                self._start()
+
     async def _drain(self) -> None:
+        """An event loop that ends cancels this task too, and waits for it: those whose call was cut off
+        ask once more, and what was claimed for nobody is given back before it ends."""
+        cancelled: asyncio.CancelledError | None = None
         try:
-            while self._queue:
-                await self._round()
+            while self._queue or self._unwanted:
+                try:
+                    await self._return()
+                    await self._round()
+                except asyncio.CancelledError as error:
+                    cancelled = error
         finally:
             self._task = None
+        if cancelled:
+            raise cancelled
 
     async def _round(self) -> None:
         take = min(len(self._queue), MAX_BATCH)
@@ -218,6 +245,8 @@ class AsyncCoalescer(Generic[Q, A]):
         answers: Sequence[A | BaseException] = [StoreUnavailable(_LOST, unknown=True)] * len(batch)
         try:
             answers = await answer_each_async(self._call, [request for request, _ in batch])
+        except Exception as error:  # noqa: BLE001 - not a store's own error: nobody knows what was done
+            answers = [error] if len(batch) == 1 else [_unknown(error)] * len(batch)
         finally:
             self._deliver(batch, answers)
 
@@ -225,18 +254,26 @@ class AsyncCoalescer(Generic[Q, A]):
         self, batch: list[tuple[Q, asyncio.Future[A]]], answers: Sequence[A | BaseException]
     ) -> None:
         for (request, future), answer in zip(batch, answers, strict=True):
-            if isinstance(answer, BaseException):
-                if not future.cancelled():
-                    future.set_exception(_own(answer))
-            elif future.cancelled():
-                self._return(request, answer)
+            failed = isinstance(answer, BaseException)
+            if future.cancelled():
+                self._not_wanted(request, None if failed else answer)  # type: ignore[arg-type]
+            elif failed:
+                future.set_exception(_own(answer))  # type: ignore[arg-type]
             else:
-                future.set_result(answer)
+                future.set_result(answer)  # type: ignore[arg-type]
 
-    def _return(self, request: Q, answer: A) -> None:
-        """An answer that nobody waits for any more."""
+    def _not_wanted(self, request: Q, answer: A | None) -> None:
         if self._give_back is not None:
-            self._background.start(self._give_back(request, answer))
+            self._unwanted.append((request, answer))
+            self._start()
+
+    async def _return(self) -> None:
+        """Give back what nobody waits for any more. Cut off, it is done again."""
+        unwanted = self._unwanted[:]
+        if unwanted and self._give_back is not None:
+            with suppress(Exception):
+                await self._give_back(unwanted)
+            del self._unwanted[: len(unwanted)]
 
 
 async def answer_each_async(
@@ -249,15 +286,22 @@ async def answer_each_async(
         return list(await call(requests))
     except StoreUnavailable as error:
         return [error] * len(requests)
-    except Exception as error:  # noqa: BLE001 - told to the caller whose request it was
+    except OnceonlyError as error:
         if len(requests) == 1:
             return [error]
         return [(await answer_each_async(call, [request]))[0] for request in requests]
 
 
+def _unknown(error: Exception) -> StoreUnavailable:
+    lost = StoreUnavailable(f"the store raised {type(error).__name__}", unknown=True)
+    lost.__cause__ = error
+    return lost
+
+
 def _own(error: BaseException) -> BaseException:
+    """One that is shared by a batch: each caller gets its own."""
     if isinstance(error, StoreUnavailable):
-        own = StoreUnavailable(str(error), unknown=error.unknown)
+        own = copy(error)
         own.__cause__ = error
         return own
     return error

@@ -29,6 +29,7 @@ _process, _fork_lock = os.getpid(), threading.Lock()
 
 
 CLOSED = -1  # in place of a process number
+PURGE_STEP = 10_000
 
 
 def _note_fork() -> None:
@@ -92,11 +93,12 @@ class Engine:
     """Names, policies and requests of one group. Thread-safe; cheap to share."""
 
     _store: Store | AsyncStore
+    _asynchronous: bool
 
     def __init__(self, store: object, group: str | None, options: Options, clock: Clock) -> None:
         self._store_or_url, self._group = store_and_group(store, group)
         self._options = options
-        self._policy = resolve(self._group, options)
+        self._policy = self._resolved(options)
         self._clock = clock
         self._counts = Counts(self._policy.on_event)
         self._tokens = Tokens()
@@ -125,15 +127,15 @@ class Engine:
     def _start(self) -> None:
         raise NotImplementedError
 
-    def _check_store(self, store: object, *, asynchronous: bool) -> None:
+    def _check_store(self, store: object) -> None:
         claim = getattr(store, "claim", None)
         if not callable(claim):
             msg = (
                 f"store must be a URL such as 'sqlite:///onceonly.db', or a store; not {type(store).__name__}"
             )
             raise ConfigurationError(msg)
-        if inspect.iscoroutinefunction(claim) is not asynchronous:
-            wanted, right = ("an async", "Once") if asynchronous else ("a sync", "AsyncOnce")
+        if inspect.iscoroutinefunction(claim) is not self._asynchronous:
+            wanted, right = ("an async", "Once") if self._asynchronous else ("a sync", "AsyncOnce")
             msg = f"{type(self).__name__} needs {wanted} store; with {type(store).__name__} use {right}"
             raise ConfigurationError(msg)
 
@@ -141,7 +143,14 @@ class Engine:
         if "on_event" in options:
             msg = "on_event belongs to the engine: pass it to Once() or AsyncOnce()"
             raise ConfigurationError(msg)
-        return resolve(self._group, {**self._options, **options}) if options else self._policy
+        return self._resolved({**self._options, **options}) if options else self._policy
+
+    def _resolved(self, options: Options) -> Policy:
+        policy = resolve(self._group, options)
+        if inspect.iscoroutinefunction(policy.on_orphan) and not self._asynchronous:
+            msg = "the on_orphan probe is async: use AsyncOnce, or give a plain function"
+            raise ConfigurationError(msg)
+        return policy
 
     # --- requests -----------------------------------------------------------------------------
 

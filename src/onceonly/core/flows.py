@@ -20,14 +20,19 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from contextlib import suppress
+from types import CoroutineType
 from typing import Any, NamedTuple
 
 from onceonly.errors import (
+    ConfigurationError,
     LeaseLost,
     NotRecorded,
+    OnceonlyError,
     PayloadMismatch,
     ResultUnreadable,
+    StoreClosed,
     StoredFailure,
+    StoreError,
     StoreUnavailable,
 )
 from onceonly.events import Event, FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled
@@ -65,8 +70,8 @@ class Claim:
     """
 
     __slots__ = (
-        *("attempt", "deadline", "fence", "finishing", "id", "lease", "lost", "orphaned"),
-        *("renewed", "token", "window"),
+        *("__weakref__", "attempt", "deadline", "elsewhere", "fence", "finishing", "id", "lease"),
+        *("lost", "orphaned", "renewed", "threaded", "token", "window"),
     )
 
     def __init__(self, request: ClaimRequest, answer: Acquired, sent: float) -> None:
@@ -81,6 +86,8 @@ class Claim:
         self.deadline = sent + request.lease
         self.lost = False
         self.finishing = False  # a refused renewal is no news once the last write is under way
+        self.elsewhere = False  # completed by bind(connection).complete(claim)
+        self.threaded = False  # its handler runs in a thread, which no cancellation can stop
 
     @property
     def key(self) -> str:
@@ -304,8 +311,11 @@ def _run(policy: Policy, claim: Claim, clock: Clock) -> Flow:
     except BaseException as error:
         yield from _raised(policy, claim, error, clock)
         raise
-    stored = None if result is None else (yield from _encode(policy, claim, result))
-    yield from _complete(policy, claim, _PROCESSED, stored, clock, result=result)
+    if claim.elsewhere:
+        yield from _confirm(policy, claim)
+    else:
+        stored = None if result is None else (yield from _encode(policy, claim, result))
+        yield from _complete(policy, claim, _PROCESSED, stored, clock, result=result)
     return Outcome(_RAN, result, claim.attempt)
 
 
@@ -337,7 +347,7 @@ def _complete(
 ) -> Generator[Effect, Any, None]:
     """Write *done*. While the store is away try again until the lease ends; never release.
 
-    What a signal handler raises meanwhile, as for Ctrl-C, goes on once the record is written.
+    What a signal handler raises meanwhile, for Ctrl-C or a time limit, goes on once it is written.
     """
     claim.finishing = True
     completion = Completion(claim.id, claim.token, policy.window or 0.0, status, stored)
@@ -350,29 +360,45 @@ def _complete(
                 claim.lost = True
                 raise lease_lost(claim)
             except StoreUnavailable as error:
-                if clock() + pause >= claim.deadline:
+                if isinstance(error, StoreClosed) or clock() + pause >= claim.deadline:
                     raise _not_recorded(claim, result) from error
             yield Sleep(pause, owed=True)
             pause = min(pause * 2, _LONGEST_PAUSE)
-    except (Exception, GeneratorExit):
+    except (OnceonlyError, GeneratorExit):
         raise
     except BaseException:
         if not interrupted:
-            with suppress(LeaseLost, StoreUnavailable):
+            with suppress(OnceonlyError):
                 yield from _complete(policy, claim, status, stored, clock, result=result, interrupted=True)
         raise
 
 
+def _confirm(policy: Policy, claim: Claim) -> Generator[Effect, Any, None]:
+    """It was completed in the caller's own transaction. If that was rolled back, the work was too.
+
+    Asking once more with the same token tells, and changes nothing.
+    """
+    claim.finishing = True
+    answer = yield ClaimRequest(claim.id, claim.token, claim.lease, claim.window, None, None)
+    if type(answer) is Done:
+        return
+    if type(answer) is not Acquired:
+        claim.lost = True
+        raise lease_lost(claim)
+    yield from _release(policy, claim)
+    msg = (
+        f"{claim.key!r} of group {claim.id.group!r} was completed in a transaction that was not committed; "
+        "it was given back. Commit before leaving the handler or block, or raise"
+    )
+    raise ConfigurationError(msg)
+
+
 def _raised(policy: Policy, claim: Claim, error: BaseException, clock: Clock) -> Generator[Effect, Any, None]:
     """The handler raised: store the failure if it is final, else give the claim back."""
-    final = False
-    try:
-        if policy.store_failure is not None and isinstance(error, Exception):
-            final = policy.store_failure(error)
-    finally:
-        if not final:
-            yield from _release(policy, claim)
-    if final:
+    final = _is_final(policy, error)
+    if not final:
+        yield from _release(policy, claim)
+    else:
         failure = json.dumps([type(error).__name__, _text(error)[:_LONGEST_FAILURE]]).encode()
         try:
             yield from _complete(policy, claim, Status.FAILED, failure, clock)
@@ -381,14 +407,35 @@ def _raised(policy: Policy, claim: Claim, error: BaseException, clock: Clock) ->
     yield Emit(Raised(claim.id, claim.attempt, error, final))
 
 
+def _is_final(policy: Policy, error: BaseException) -> bool:
+    """What ``store_failure`` says. Where it says nothing sensible the handler's own error still goes on."""
+    if policy.store_failure is None or not isinstance(error, Exception):
+        return False
+    try:
+        final: object = policy.store_failure(error)
+    except Exception as broken:  # noqa: BLE001 - somebody else's code
+        error.add_note(f"store_failure raised {broken!r} on this: not stored, to be delivered again")
+        return False
+    if final and final is not True:
+        error.add_note(f"store_failure must say True or False, not {final!r}: not stored")
+    return final is True
+
+
 def _release(policy: Policy, claim: Claim, *, started: bool = True) -> Generator[Effect, Any, None]:
+    """Give the claim back. What a signal handler raises meanwhile goes on after one more try."""
     claim.finishing = True
     delay = policy.retry_delay if started else 0.0
     release = Release(claim.id, claim.token, policy.window or 0.0, delay, started)
     try:
         yield release
-    except StoreUnavailable as error:
+    except StoreError as error:
         yield Emit(ReleaseFailed(claim.id, error))
+    except GeneratorExit:
+        raise
+    except BaseException:
+        with suppress(StoreError):
+            yield release
+        raise
 
 
 def _quarantine(policy: Policy, claim: Claim, clock: Clock) -> Flow:
@@ -413,10 +460,22 @@ def _orphan(policy: Policy, claim: Claim, clock: Clock) -> Generator[Effect, Any
         return (yield from _quarantine(policy, claim, clock))
     if happened is False:
         return None
+    if happened is not True and not isinstance(happened, Happened):
+        yield from _release(policy, claim, started=False)
+        raise _no_answer(happened)
     result = happened.result if isinstance(happened, Happened) else None
     stored = None if result is None else (yield from _encode(policy, claim, result))
     yield from _complete(policy, claim, _PROCESSED, stored, clock, result=result)
     return Outcome(Verdict.DUPLICATE, result, claim.attempt)
+
+
+def _no_answer(happened: object) -> ConfigurationError:
+    if isinstance(happened, CoroutineType):
+        happened.close()
+        return ConfigurationError("the on_orphan probe is async: use AsyncOnce")
+    kind = type(happened).__name__
+    msg = f"the on_orphan probe must answer True, False, None or Happened(result), not a {kind}"
+    return ConfigurationError(msg)
 
 
 def _text(error: BaseException) -> str:

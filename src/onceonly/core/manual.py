@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from onceonly.core.engine import _current, unwrap
-from onceonly.core.flows import Ask, Claim, Run
-from onceonly.core.runners import AsyncRunner, Runner, called
+from onceonly.core.flows import Ask, Claim, NotStarted, Run
+from onceonly.core.runners import AsyncRunner, Runner, called, throwable
 from onceonly.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -44,19 +44,20 @@ class _Held(Generic[T]):
     def lost(self) -> bool:
         return self.claim is not None and self.claim.lost
 
-    def _entered(self, state: Any) -> bool:
-        """True if the block is to do the work under a claim that must be kept alive."""
+    def _entered(self, state: Any) -> None:
         self._state = state
         if type(state) is not Run:
             self._result = unwrap(state, self._key)
-            return False
+            return
         self.claim, self.fresh = state.claim, True
         self._outer = _current.set(self.claim)
-        return self.claim is not None
 
     def _left(self) -> None:
         if self._outer is not None:
-            _current.reset(self._outer)
+            try:
+                _current.reset(self._outer)
+            except ValueError:  # left in another context than entered, as generators may be
+                _current.set(None)
             self._outer = None
 
     def _check_open(self) -> None:
@@ -81,15 +82,19 @@ class ManualClaim(_Held[T]):
         try:
             state = self._runner.advance(self._flow, self._flow.send, None)
             while type(state) is Ask:
-                self.claim = self._runner.keep(state.claim)
                 try:
+                    self.claim = self._runner.keep(state.claim)
                     answer = state.probe(self._about)
                 except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
-                    state = self._runner.advance(self._flow, self._flow.throw, error)
+                    state = self._runner.advance(self._flow, self._flow.throw, throwable(error))
                 else:
                     state = self._runner.advance(self._flow, self._flow.send, answer)
-            if self._entered(state):
-                self._runner.keep(state.claim)
+            if type(state) is Run and state.claim is not None:
+                try:
+                    self._runner.keep(state.claim)
+                except NotStarted as refused:
+                    self._runner.advance(self._flow, self._flow.throw, refused)
+            self._entered(state)
         finally:
             if not self.fresh:
                 self._runner.let_go(self.claim)
@@ -119,10 +124,11 @@ class ManualClaim(_Held[T]):
         if error is None:
             self._finish(self._flow.send, None)
             return
+        thrown = throwable(error)
         try:
-            self._finish(self._flow.throw, error)
+            self._finish(self._flow.throw, thrown)
         except BaseException as raised:
-            if raised is not error:
+            if raised is not thrown:
                 raise
 
 
@@ -137,10 +143,13 @@ class AsyncManualClaim(_Held[T]):
         try:
             state = await self._runner.advance(self._flow, self._flow.send, None)
             while type(state) is Ask:
-                self.claim = self._runner.keep(state.claim)
                 state = await self._ask(state)
-            if self._entered(state):
-                self._runner.keep(state.claim)
+            if type(state) is Run and state.claim is not None:
+                try:
+                    self._runner.keep(state.claim)
+                except NotStarted as refused:
+                    await self._runner.advance(self._flow, self._flow.throw, refused)
+            self._entered(state)
         finally:
             if not self.fresh:
                 self._runner.let_go(self.claim)
@@ -149,12 +158,13 @@ class AsyncManualClaim(_Held[T]):
     async def _ask(self, effect: Ask) -> Any:
         late: list[BaseException] = []
         try:
+            self.claim = self._runner.keep(effect.claim)
             answer = await called(effect.probe, (self._about,), {}, late)
         except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
-            late.append(error)
+            late.append(throwable(error))
         if late:
-            return await self._runner.advance(self._flow, self._flow.throw, late[0])
-        return await self._runner.advance(self._flow, self._flow.send, answer)
+            return await self._runner.shielded(self._flow, self._flow.throw, late[0])
+        return await self._runner.shielded(self._flow, self._flow.send, answer)
 
     async def complete(self, result: T | None = None) -> None:
         """Write *done* now, with this result."""
@@ -163,9 +173,9 @@ class AsyncManualClaim(_Held[T]):
         await self._finish(self._flow.send, result)
 
     async def _finish(self, step: Callable[[Any], Any], value: object) -> None:
-        self._state, flow = None, self._flow
+        self._state = None
         try:
-            self._state = await self._runner.shielded(self._runner.advance(flow, step, value))
+            self._state = await self._runner.shielded(self._flow, step, value)
         finally:
             self._runner.let_go(self.claim)
 
@@ -178,8 +188,9 @@ class AsyncManualClaim(_Held[T]):
         if error is None:
             await self._finish(self._flow.send, None)
             return
+        thrown = throwable(error)
         try:
-            await self._finish(self._flow.throw, error)
+            await self._finish(self._flow.throw, thrown)
         except BaseException as raised:
-            if raised is not error:
+            if raised is not thrown:
                 raise

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast
 
 from onceonly.core.bound import Bound
 from onceonly.core.coalesce import Coalescer
-from onceonly.core.engine import CLOSED, Engine, KeySpec, call_key, found_key, unstarted, unwrap
+from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, KeySpec, call_key, found_key, unstarted, unwrap
 from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import ManualClaim
 from onceonly.core.renewal import Keeper
@@ -43,6 +43,8 @@ class Once(Engine):
     ``once = Once("sqlite:///payments.db", group="billing", window="24h")``
     """
 
+    _asynchronous = False
+
     def __init__(
         self,
         store: str | Store | None = None,
@@ -55,7 +57,7 @@ class Once(Engine):
         given = self._store_or_url
         self._owns_store = isinstance(given, str)
         if not self._owns_store:
-            self._check_store(given, asynchronous=False)
+            self._check_store(given)
         self._store: Store = open_store(given) if isinstance(given, str) else given  # type: ignore[assignment]
         self._start()
 
@@ -212,9 +214,11 @@ class Once(Engine):
         """Remove what has expired, in short steps. Only disk and memory change, never an answer."""
         self._check_process()
         total = 0
-        while removed := self._store.purge():
+        while True:  # until nothing is left but what expires meanwhile
+            removed = self._store.purge(limit=PURGE_STEP)
             total += removed
-        return total
+            if removed < PURGE_STEP:
+                return total
 
     def stats(self) -> Stats:
         self._check_process()

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from weakref import ref
 
 from onceonly.core.flows import Claim
 from onceonly.events import Event, LeaseWasLost, RenewalFailed
@@ -27,7 +28,7 @@ class Watchlist:
     def __init__(self, clock: Clock, emit: Callable[[Event], None]) -> None:
         self._clock = clock
         self._emit = emit
-        self._claims: dict[bytes, Claim] = {}
+        self._claims: dict[bytes, ref[Claim]] = {}  # weak: nobody renews for a run that is gone
         self._shortest = float("inf")
         self._next_look = float("inf")  # when the keeper looks again; infinite while it is at work
 
@@ -36,19 +37,34 @@ class Watchlist:
 
     def add(self, claim: Claim) -> bool:
         """True if it is due before the keeper looks again, so that a sleeping keeper must be woken."""
-        self._claims[claim.token] = claim
+        self._claims[claim.token] = ref(claim)
         self._shortest = min(self._shortest, claim.lease)
         return claim.renewed + claim.lease / _PART < self._next_look
 
     def remove(self, claim: Claim) -> None:
         self._claims.pop(claim.token, None)
 
+    def leave_threads_only(self) -> None:
+        for claim in self._held():
+            if not claim.threaded:
+                self.remove(claim)
+
     def clear(self) -> None:
         self._claims.clear()
 
+    def _held(self) -> list[Claim]:
+        found = []
+        for token, reference in list(self._claims.items()):
+            claim = reference()
+            if claim is None:
+                self._claims.pop(token, None)
+            else:
+                found.append(claim)
+        return found
+
     def due(self) -> list[Claim]:
         now = self._clock()
-        claims = list(self._claims.values())
+        claims = self._held()
         for claim in claims:
             if now >= claim.deadline and not claim.lost:
                 self._lost(claim)
@@ -59,7 +75,7 @@ class Watchlist:
     def pause(self) -> float:
         """Until the next is due, for a keeper that goes to sleep now."""
         now = self._clock()
-        claims = list(self._claims.values())  # one added after this finds _next_look infinite
+        claims = self._held()  # one added after this finds _next_look infinite
         soonest = min((c.renewed + c.lease / _PART for c in claims), default=now + self._shortest / _PART)
         self._next_look = max(now, soonest)
         return self._next_look - now
@@ -122,8 +138,9 @@ class Keeper:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._work, name="onceonly-keeper", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="onceonly-keeper", daemon=True)
+                thread.start()  # may fail: then the next claim tries again
+                self._thread = thread
 
     def _work(self) -> None:
         idle, pause = 0, self._watchlist.pause()
@@ -166,6 +183,7 @@ class AsyncKeeper:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._closed = False
+        self._ending = False  # the event loop is: it waits for this task
 
     def watch(self, claim: Claim) -> None:
         if self._watchlist.add(claim):
@@ -175,6 +193,8 @@ class AsyncKeeper:
 
     def unwatch(self, claim: Claim) -> None:
         self._watchlist.remove(claim)
+        if self._ending:
+            self._wake.set()
 
     def stop(self) -> None:
         """Soon; from whatever thread or loop."""
@@ -189,15 +209,24 @@ class AsyncKeeper:
                 task.cancel()
 
     async def _work(self) -> None:
+        """An event loop that ends cancels every task, and then waits for the handlers that still run in
+        threads: as long as one does, its lease is kept."""
+        cancelled: asyncio.CancelledError | None = None
         idle, pause = 0, self._watchlist.pause()
-        while idle < _IDLE_ROUNDS or self._watchlist:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
-            self._wake.clear()
-            if self._closed:
-                return
-            pause = await self._renew()
+        while (idle < _IDLE_ROUNDS and not cancelled) or self._watchlist:
+            try:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), pause)
+                self._wake.clear()
+                if self._closed:
+                    return
+                pause = await self._renew()
+            except asyncio.CancelledError as error:
+                cancelled, pause, self._ending = error, 0.0, True
+                self._watchlist.leave_threads_only()
             idle = 0 if self._watchlist else idle + 1
+        if cancelled:
+            raise cancelled
 
     async def _renew(self) -> float:
         self._watchlist.wake()

@@ -8,8 +8,9 @@ import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 from onceonly.core.batch import BatchEffect, CallMany, Keep, RunOne
 from onceonly.core.coalesce import Background, answer_each, answer_each_async
@@ -19,6 +20,8 @@ from onceonly.core.renewal import AsyncKeeper, Keeper
 from onceonly.errors import ConfigurationError
 from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.types import Outcome
+
+T = TypeVar("T")
 
 Calls = dict[type, Callable[[Any], Any]]
 """How to ask the store, by the type of the request."""
@@ -43,9 +46,9 @@ class Runner:
         state = self.advance(flow, flow.send, None)
         try:
             while type(state) is not Outcome:
-                if state.claim is not None:
-                    claim = self.keep(state.claim)
                 try:
+                    if state.claim is not None:
+                        claim = self.keep(state.claim)
                     value = self.call_handler(state, fn, args, kwargs)
                 except BaseException as error:  # noqa: BLE001 - the flow decides, then it goes on
                     state = self.advance(flow, flow.throw, throwable(error))
@@ -124,11 +127,11 @@ class Runner:
             value = fn(*args, **kwargs)
         finally:
             _current.reset(before)
-        return value if type(value) not in _UNSTARTED else _refused(fn, value)
+        return value if value is None else ended(fn, value)
 
     def keep(self, claim: Claim) -> Claim:
         if self._keeper is not None:
-            self._keeper.watch(claim)
+            watch(self._keeper, claim)
         return claim
 
     def let_go(self, claim: Claim | None) -> None:
@@ -136,27 +139,39 @@ class Runner:
             self._keeper.unwatch(claim)
 
 
-_UNSTARTED = {CoroutineType, GeneratorType, AsyncGeneratorType}
+_LAZY: set[type] = {GeneratorType, AsyncGeneratorType, map, filter}
 
 
-def _refused(fn: Callable[..., Any], value: Any) -> NoReturn:
-    """The handler returned something that has yet to run: it was not done, so it must not be marked so."""
+def ended(fn: Callable[..., Any], value: T) -> T:
+    """What the handler returned. If that has yet to run, nothing was done, and it must not be marked so."""
+    kind: type = type(value)
+    if kind not in _LAZY and not hasattr(kind, "__await__"):
+        return value
     name = getattr(fn, "__qualname__", fn)
-    if isinstance(value, CoroutineType):
+    if kind in _LAZY:
+        msg = f"{name} returned a {kind.__name__}, which runs only when it is iterated: return a list"
+    elif isinstance(value, CoroutineType):
         value.close()
-        msg = f"{name} is async: use AsyncOnce"
+        msg = f"{name} is async: use AsyncOnce, or await in it"
     else:
-        msg = f"{name} returned a generator, which runs only when it is iterated: return a list"
+        msg = f"{name} returned a {kind.__name__} that nobody awaits: use AsyncOnce, or await in it"
     raise ConfigurationError(msg)
 
 
 def throwable(error: BaseException) -> BaseException:
-    """What a handler raised, as it can be thrown into a flow: GeneratorExit would just end it."""
-    if not isinstance(error, GeneratorExit):
+    """What a handler raised, as it can be thrown into a flow: these two would just end it."""
+    if not isinstance(error, (GeneratorExit, StopIteration)):
         return error
-    wrapped = RuntimeError("the handler raised GeneratorExit")
+    wrapped = RuntimeError(f"the handler raised {type(error).__name__}")
     wrapped.__cause__ = error
     return wrapped
+
+
+def watch(keeper: Keeper | AsyncKeeper, claim: Claim) -> None:
+    try:
+        keeper.watch(claim)
+    except Exception as error:  # no thread to be had: nobody would renew the lease
+        raise NotStarted(error) from error
 
 
 def check_owned(claim: Claim | None, clock: Clock) -> None:
@@ -202,16 +217,20 @@ class AsyncRunner:
         state = await self.advance(flow, flow.send, None)
         try:
             while type(state) is not Outcome:
-                if state.claim is not None:
-                    claim = self.keep(state.claim)
                 try:
+                    if state.claim is not None:
+                        claim = self.keep(state.claim)
                     value = await self.call_handler(state, fn, args, kwargs, late)
                 except BaseException as error:  # noqa: BLE001 - the flow decides, then it goes on
-                    state = await self.shielded(self.advance(flow, flow.throw, throwable(error)))
+                    state = await self.shielded(flow, flow.throw, throwable(error))
                 else:
-                    state = await self.shielded(self.advance(flow, flow.send, value))
+                    state = await self.shielded(flow, flow.send, value)
         except NotStarted as refused:
             raise refused.reason or refused from None
+        except Exception as error:
+            if late:  # the task is to end, whatever its handler raised
+                raise late[0] from error
+            raise
         finally:
             self.let_go(claim)
         if late:
@@ -240,9 +259,36 @@ class AsyncRunner:
         except StopIteration as end:
             return end.value
 
-    async def shielded(self, rest: Coroutine[Any, Any, Any]) -> Any:
+    async def shielded(self, flow: Any, step: Callable[[Any], Any], value: object) -> Any:
         """What follows the handler goes to its end, also when this task is cancelled meanwhile."""
-        return await asyncio.shield(self._background.start(rest))
+        rest = self._background.start(self._advanced(flow, step, value))
+        try:
+            state, error = await asyncio.shield(rest)
+        except asyncio.CancelledError as cancelled:
+            if not rest.cancelled():
+                self._background.start(self._abandoned(flow, rest, cancelled))
+            raise
+        if error is not None:
+            raise error
+        return state
+
+    async def _advanced(
+        self, flow: Any, step: Callable[[Any], Any], value: object
+    ) -> tuple[Any, BaseException | None]:
+        """An event loop itself stops on SystemExit in a task, so it is handed to the one that asked."""
+        try:
+            return await self.advance(flow, step, value), None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised by the one that asked
+            return None, error
+
+    async def _abandoned(self, flow: Any, rest: asyncio.Task[Any], cancelled: BaseException) -> None:
+        """If the flow came to want its handler, nobody is there to run it any more."""
+        state, _ = await rest
+        if type(state) is Run or type(state) is Ask:
+            with suppress(NotStarted):
+                await self.advance(flow, flow.throw, NotStarted(cancelled))
 
     async def drive_batch(
         self, batch: Batch, fn: Callable[..., Any], store: AsyncStore
@@ -311,6 +357,8 @@ class AsyncRunner:
         check_owned(effect.claim, self._clock)
         if isinstance(effect, Ask):
             return await called(effect.probe, args, kwargs, late)
+        if effect.claim is not None:
+            effect.claim.threaded = not inspect.iscoroutinefunction(fn)
         before = _current.set(effect.claim)
         try:
             return await called(fn, args, kwargs, late)
@@ -319,7 +367,7 @@ class AsyncRunner:
 
     def keep(self, claim: Claim) -> Claim:
         if self._keeper is not None:
-            self._keeper.watch(claim)
+            watch(self._keeper, claim)
         return claim
 
     def let_go(self, claim: Claim | None) -> None:
@@ -334,18 +382,24 @@ async def called(fn: Callable[..., Any], args: Any, kwargs: Any, late: list[Base
     in ``late`` until it has ended.
     """
     if inspect.iscoroutinefunction(fn):
-        value = await fn(*args, **kwargs)
-        return value if type(value) not in _UNSTARTED else _refused(fn, value)
-    run = functools.partial(contextvars.copy_context().run, fn, *args, **kwargs)
+        return ended(fn, await fn(*args, **kwargs))
+    run = functools.partial(contextvars.copy_context().run, _in_thread, fn, args, kwargs)
     thread = asyncio.get_running_loop().run_in_executor(None, run)
     await _to_its_end(thread, late)
     value = thread.result()
     if not inspect.isawaitable(value):
-        return value if type(value) not in _UNSTARTED else _refused(fn, value)
+        return ended(fn, value)
     if late and isinstance(value, Coroutine):
         value.close()
         raise late.pop()
-    return await value
+    return ended(fn, await value)
+
+
+def _in_thread(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    try:
+        return fn(*args, **kwargs)
+    except StopIteration as error:  # a future cannot hold it: who waits would wait for ever
+        raise throwable(error) from error
 
 
 async def _to_its_end(future: asyncio.Future[Any], late: list[BaseException]) -> None:

@@ -25,7 +25,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
-from onceonly.errors import ConfigurationError, OnceonlyError, StoreUnavailable
+from onceonly.errors import ConfigurationError, OnceonlyError, StoreClosed, StoreUnavailable
 from onceonly.protocols import Clock
 from onceonly.stores.rules import Rules
 from onceonly.stores.sqlite_plans import Plans, claim_new, complete_ours
@@ -154,7 +154,6 @@ class SqliteStore:
     # --- connection ---------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         try:
             self._connection = self._connect()
@@ -163,6 +162,7 @@ class SqliteStore:
             self._prepare()
         except sqlite3.Error as error:
             raise _cannot_open(error, self._path) from error
+        self._pid = os.getpid()  # last: a child that failed here must try again, not use its parent's
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=_GLIMPSE, isolation_level=None, check_same_thread=False)
@@ -346,8 +346,9 @@ class AsyncSqliteStore:
         return AsyncBoundSqliteStore(self._store.bind(connection))
 
     async def close(self) -> None:
-        closed = self._do(lambda _: self._store.close(), None)
-        await asyncio.wait([closed], timeout=_CLOSE_PATIENCE)
+        with suppress(StoreClosed):
+            closed = self._do(lambda _: self._store.close(), None)
+            await asyncio.wait([closed], timeout=_CLOSE_PATIENCE)
         self._writer.shutdown(wait=False)
 
     def after_fork(self) -> None:
@@ -358,7 +359,12 @@ class AsyncSqliteStore:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="onceonly-sqlite")
 
     def _do(self, verb: Callable[[A], T], argument: A) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._writer, verb, argument)
+        loop = asyncio.get_running_loop()
+        try:
+            return loop.run_in_executor(self._writer, verb, argument)
+        except RuntimeError as error:  # its thread has been sent home
+            msg = "this SQLite store was closed"
+            raise StoreClosed(msg) from error
 
 
 class AsyncBoundSqliteStore:
@@ -422,4 +428,5 @@ def _unavailable(error: sqlite3.Error, path: Path) -> StoreUnavailable:
             " (another writer held it for longer than the timeout; "
             "if that is your own open transaction, use once.bind(connection))"
         )
-    return StoreUnavailable(f"SQLite at {path}: {error}{hint}")
+    kind = StoreClosed if "closed database" in str(error) else StoreUnavailable
+    return kind(f"SQLite at {path}: {error}{hint}")
