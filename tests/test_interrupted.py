@@ -13,12 +13,15 @@ import time
 
 import pytest
 
-from onceonly import AsyncOnce, Once, PayloadMismatch, State, StoreUnavailable, Verdict
+from onceonly import AsyncOnce, LeaseLost, Once, PayloadMismatch, State, StoreUnavailable, Verdict
 from onceonly.core import renewal
+from onceonly.core.flows import Claim, NotStarted
+from onceonly.core.runners import check_owned
 from onceonly.errors import ConfigurationError, NotRecorded, StoreClosed
 from onceonly.stores.memory import AsyncMemoryStore, MemoryStore
 from onceonly.stores.sqlite import SqliteStore
-from onceonly.types import ClaimRequest, RecordId
+from onceonly.testing import ManualClock
+from onceonly.types import Acquired, ClaimRequest, Mark, RecordId, Renewal
 
 LEASE = 0.4
 ID = RecordId("billing", "", "k")
@@ -205,6 +208,70 @@ def test_wherever_a_task_is_cancelled_its_claim_is_not_left_behind(case, how):  
             break
     else:
         pytest.fail("it never ended")
+
+
+def test_a_second_cancellation_does_not_stop_the_release():
+    async def waiting(message):
+        await asyncio.sleep(60)
+
+    async def main():
+        store = SlowStore()
+        async with AsyncOnce(store, group="billing") as once:
+            task = asyncio.ensure_future(once.process(waiting, "m", key="k"))
+            await store.under_way.wait()
+            await asyncio.sleep(0.1)
+            for _ in range(4):
+                task.cancel()
+                await asyncio.sleep(0)
+            await asyncio.wait([task])
+        return store._store.peek([ID])[0].state
+
+    assert asyncio.run(main()) is State.FREE
+
+
+def test_no_batch_of_tasks_is_larger_than_the_limit(monkeypatch):
+    monkeypatch.setattr("onceonly.core.coalesce.MAX_BATCH", 2)
+    sizes = []
+
+    class Counting(AsyncMemoryStore):
+        async def mark_seen(self, marks):
+            sizes.append(len(marks))
+            return await super().mark_seen(marks)
+
+    async def main():
+        async with AsyncOnce(Counting(), group="billing") as once:
+            assert all(await asyncio.gather(*[once.first_time(str(n)) for n in range(5)]))
+
+    asyncio.run(main())
+    assert sizes == [2, 2, 1]
+
+
+def test_an_engine_forgets_the_loops_that_are_closed():
+    once = AsyncOnce("memory://", group="billing")
+    for number in range(3):
+        asyncio.run(once.first_time(str(number)))
+    assert len(once._homes) == 1
+
+
+def test_nothing_starts_on_a_lease_that_is_over():
+    """The keeper has not looked yet, but the clock tells."""
+    claim = Claim(ClaimRequest(ID, b"t", 10.0, 100.0), Acquired(1, 1, False, None), sent=5.0)
+    check_owned(claim, lambda: 14.9)
+    with pytest.raises(NotStarted) as refused:
+        check_owned(claim, lambda: 15.0)
+    assert isinstance(refused.value.reason, LeaseLost)
+
+
+def test_a_record_extended_in_memory_outlives_its_first_slice():
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    store.claim([ClaimRequest(ID, b"t", 10.0, 10.0)])
+    for _ in range(20):
+        clock.advance(5)
+        assert store.renew([Renewal(ID, b"t", 10.0, 10.0)]) == [True]
+    clock.advance(1000)
+    store.mark_seen([Mark(RecordId("billing", "", "other"), 10.0)])
+    assert len(store._entries) == 1  # swept, although nobody asked for it again
 
 
 def test_a_cancelled_task_ends_as_cancelled_whatever_its_plain_handler_raised():

@@ -134,9 +134,17 @@ def test_an_id_never_equals_a_content_key(bench):
     assert len(bench.runs) == 2
 
 
+def test_an_id_of_none_is_no_id(bench):
+    """What a dataclass with ``id: str | None = None`` says."""
+    guarded = bench.guard()
+    for payload in ("x", "x", "y"):
+        guarded({"id": None, "payload": payload})
+    assert [message["payload"] for message in bench.runs] == ["x", "y"]
+
+
 @pytest.mark.parametrize(
     "message",
-    [{"id": None, "payload": "x"}, {"id": "", "payload": "x"}, {"a": 1}, Event("paid", 5), "text", b"raw", 5],
+    [{"id": "", "payload": "x"}, {"a": 1}, Event("paid", 5), "text", b"raw", 5],
     ids=repr,
 )
 def test_equal_content_is_not_taken_for_one_event_unless_asked_for(bench, message):
@@ -346,7 +354,7 @@ def test_a_plain_function_under_an_async_engine_runs_in_a_thread():
             return "ok"
 
         async with AsyncOnce("memory://", group="g") as once:
-            guarded: Any = with_deduplication(once, handler)  # type: ignore[arg-type]
+            guarded: Any = with_deduplication(once, handler)
             assert await guarded({"id": "a"}) == await guarded({"id": "a"}) == "ok"
         assert len(names) == 1
         assert names != [threading.current_thread().name]

@@ -4,11 +4,27 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
+import sqlite3
 import time
 
 import pytest
 
-from onceonly import AsyncOnce, ConfigurationError, Happened, Once, State, Verdict
+from onceonly import (
+    AsyncOnce,
+    ConfigurationError,
+    Happened,
+    InFlight,
+    InvalidKey,
+    NotRecorded,
+    Once,
+    State,
+    StoredFailure,
+    StoreUnavailable,
+    Verdict,
+    with_deduplication,
+)
 from onceonly.stores.memory import AsyncMemoryStore, MemoryStore
 from onceonly.types import ClaimRequest, RecordId
 
@@ -174,3 +190,101 @@ def test_purge_ends_although_more_expires_meanwhile(kind, tmp_path):
         once._store.purge = purging
         assert once.purge() == 3
         assert len(calls) == 1
+
+
+# --- claims by hand ---------------------------------------------------------------------------
+
+
+def test_a_claim_outside_of_its_block_does_not_look_like_a_duplicate():
+    with Once("memory://", group="billing") as once:
+        claim = once.claim("k")
+        for look in (lambda: claim.fresh, lambda: claim.result):
+            with pytest.raises(ConfigurationError, match="use it in a with block"):
+                look()
+        with claim:
+            assert claim.fresh
+        with pytest.raises(ConfigurationError, match="used before"), claim:
+            pytest.fail("entered")
+        assert claim.fresh
+
+
+def test_an_async_claim_outside_of_its_block_does_not_look_like_a_duplicate():
+    async def main():
+        async with AsyncOnce("memory://", group="billing") as once:
+            claim = once.claim("k")
+            with pytest.raises(ConfigurationError, match="use it in a with block"):
+                claim.fresh  # noqa: B018
+            async with claim:
+                pass
+            with pytest.raises(ConfigurationError, match="used before"):
+                await claim.__aenter__()
+
+    asyncio.run(main())
+
+
+# --- the rest ---------------------------------------------------------------------------------
+
+
+def test_without_a_listener_what_costs_protection_is_logged_and_nothing_else(caplog):
+    with Once("memory://", group="billing") as once:
+        once.process(lambda message: {"secret"}, "payload", key="k")
+        once.process(lambda message: 1, "payload", key="j")
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("onceonly", "WARNING")
+    assert record.getMessage().startswith("ResultDropped: key 'k' of group 'billing': ")
+    assert "secret" not in record.getMessage()
+    assert "payload" not in record.getMessage()
+
+
+def test_with_a_listener_nothing_is_logged(caplog):
+    events = []
+    with Once("memory://", group="billing", on_event=events.append) as once:
+        once.process(lambda message: {1}, "m", key="k")
+    assert len(events) == 2
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_errors_can_be_copied_and_pickled(copied):
+    for error in (
+        StoredFailure("ValueError", "no such account"),
+        StoredFailure("ValueError", ""),
+        InFlight("busy", retry_after=3.0),
+        StoreUnavailable("down", unknown=True),
+        NotRecorded("late", result=5),
+    ):
+        again = copied(error)
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def test_a_bad_key_is_refused_also_where_dedup_is_off():
+    with Once("memory://", group="billing", window=None) as once:
+        for call in (
+            lambda: once.process(pytest.fail, "m", key=""),
+            lambda: once.first_time(None),
+            lambda: once.first_time_many([""]),
+        ):
+            with pytest.raises(InvalidKey):
+                call()
+
+
+def test_a_middleware_whose_arguments_are_swapped_is_told_so():
+    with pytest.raises(ConfigurationError, match="the first must be an engine, not function"):
+        with_deduplication(lambda message: None, Once("memory://", group="billing"))
+
+
+@pytest.mark.parametrize("deliver", ["process", "many", "bound"])
+def test_an_async_handler_is_refused_before_it_is_claimed(deliver, tmp_path):
+    async def handler(message):
+        pytest.fail("run")
+
+    connection = sqlite3.connect(tmp_path / "a.db")
+    with Once(f"sqlite:///{tmp_path / 'a.db'}", group="billing") as once:
+        call = {
+            "process": lambda: once.process(handler, "m", key="k"),
+            "many": lambda: once.process_many(handler, ["k"], key=str),
+            "bound": lambda: once.bind(connection).process(handler, "m", key="k"),
+        }[deliver]
+        with pytest.raises(ConfigurationError, match="use AsyncOnce"):
+            call()
+        assert once.peek("k") is None

@@ -20,6 +20,14 @@ LEASE = 0.3
 KEYS = [f"k{number}" for number in range(5)]
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Ctrl-C raises, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def orphaned(store, keys=KEYS, lease=0.001):
     """Records of a worker that died in the middle."""
     ids = [RecordId("billing", "", key) for key in keys]

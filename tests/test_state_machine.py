@@ -25,7 +25,6 @@ FOUND = (
     rules.TakesOverRunningLease,
     rules.ReleaseForgetsAttempts,
     rules.FalsyResultIsNone,
-    claim_rules.MarkKeepsToken,
     claim_rules.OrphanIsToldOnce,
     rules.WindowTooLong,
     stores.FenceRestarts,

@@ -59,9 +59,12 @@ class StoredFailure(OnceonlyError):
     """Replay of a failure that was stored as final by ``store_failure``."""
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"{kind}: {message}" if message else kind)
+        super().__init__(kind, message)  # both, so that it can be pickled
         self.kind = kind
         self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
 class ResultUnreadable(OnceonlyError):

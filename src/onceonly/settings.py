@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict, TypeVar, cast
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from onceonly.codecs import JsonCodec
 from onceonly.errors import ConfigurationError
@@ -21,7 +21,7 @@ from onceonly.windows import Duration, seconds, window_seconds
 
 F = TypeVar("F")
 
-Probe = Callable[..., "bool | Happened[object] | None"]
+Probe = Callable[..., "bool | Happened[Any] | Awaitable[bool | Happened[Any] | None] | None"]
 """Given what the handler is given: True or ``Happened(result)`` if the effect of the orphaned run
 happened, False if it did not, None if nobody can tell (the record is quarantined)."""
 

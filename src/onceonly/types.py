@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Generic, NamedTuple, TypeVar, overload
 
 T = TypeVar("T")
@@ -27,12 +26,6 @@ def digest_prefix(group: str, scope: str) -> bytes:
     """The part of a digest's input that all keys of a group and scope share."""
     g, s = group.encode(), scope.encode()
     return b"onceonly1:%d:%b%d:%b" % (len(g), g, len(s), s)
-
-
-def digest(record: RecordId) -> bytes:
-    """128 bits that stand for (group, scope, key); the same in every process, store and version."""
-    data = digest_prefix(record.group, record.scope) + record.key.encode()
-    return blake2b(data, digest_size=16).digest()
 
 
 class Status(StrEnum):

@@ -7,7 +7,7 @@ import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from onceonly.core.bound import AsyncBound
 from onceonly.core.coalesce import AsyncCoalescer, Background
@@ -38,6 +38,15 @@ T = TypeVar("T")
 
 
 _PATIENCE = 1.0  # seconds that close() waits for the writes of cancelled tasks
+
+
+class Guard(Protocol):
+    """What makes an async function of an async or a plain one."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, T], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
 
 class _Home(NamedTuple):
@@ -183,7 +192,7 @@ class AsyncOnce(Engine):
 
     def handler(
         self, *, key: KeySpec, fallback: Callable[..., object] | None = None, **options: Unpack[Options]
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    ) -> Guard:
         """As :meth:`Once.handler`. A plain function becomes an async one that runs in a thread."""
         policy = self._override(options)
 
@@ -201,7 +210,7 @@ class AsyncOnce(Engine):
 
             return guarded
 
-        return decorate
+        return decorate  # type: ignore[return-value]
 
     def claim(
         self,
@@ -227,9 +236,10 @@ class AsyncOnce(Engine):
     ) -> bool:
         """As :meth:`Once.first_time`."""
         runner = self._ready()
+        record_id = self._id(key, scope)
         if self._policy.window is None:
             return True
-        mark = Mark(self._id(key, scope), self._policy.window, self._fixed_type(type))
+        mark = Mark(record_id, self._policy.window, self._fixed_type(type))
         new: bool = await runner.advance(flow := first_time(self._policy, mark), flow.send, None)
         return new
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from onceonly.core.engine import Engine, found_key
 from onceonly.core.flows import Claim
@@ -141,7 +141,7 @@ class AsyncBound:
         scope: str | None = None,
         type: str | None = None,  # noqa: A002
     ) -> bool:
-        """As :meth:`Bound.first_time <onceonly.core.once.Bound.first_time>`."""
+        """As :meth:`Bound.first_time`."""
         return (await self.first_time_many([key], scope=scope, type=type))[0]
 
     async def first_time_many(
@@ -154,15 +154,35 @@ class AsyncBound:
         marks = self._once._marks(keys, scope, type)
         return [True] * len(marks) if self._policy.window is None else await self._store.mark_seen(marks)
 
+    @overload
     async def process(
         self,
         fn: Callable[[M], Awaitable[T]],
         message: M,
         *,
         key: str | Callable[[M], object],
+        scope: str | None = ...,
+        type: str | None = ...,
+    ) -> Outcome[T]: ...
+    @overload
+    async def process(
+        self,
+        fn: Callable[[M], T],
+        message: M,
+        *,
+        key: str | Callable[[M], object],
+        scope: str | None = ...,
+        type: str | None = ...,
+    ) -> Outcome[T]: ...
+    async def process(
+        self,
+        fn: Callable[[M], Any],
+        message: M,
+        *,
+        key: str | Callable[[M], object],
         scope: str | None = None,
         type: str | None = None,  # noqa: A002
-    ) -> Outcome[T]:
+    ) -> Outcome[Any]:
         """Run ``fn(message)`` and store its result, all in this transaction.
 
         A plain function is called right here, not in a thread: the connection belongs to this one.

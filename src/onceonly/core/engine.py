@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from onceonly.core.batch import BatchEffect, firsts, repeated, together
 from onceonly.core.flows import Claim, Flow, process, unguarded
 from onceonly.errors import ConfigurationError, InFlight, InvalidKey, Quarantined
-from onceonly.events import Event, FailedOpen, Listener, ResultDropped
+from onceonly.events import Event, FailedOpen, LeaseWasLost, Listener, ReleaseFailed, ResultDropped
 from onceonly.keys import check_key, check_keys, extractor, fingerprint_bytes, looks_like_spec
 from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.settings import Options, Policy, Text, check_name, resolve, store_and_group
@@ -62,8 +63,15 @@ class Tokens:
         return self._prefix + next(self._count).to_bytes(6, "big")
 
 
+_log = logging.getLogger("onceonly")
+_WORTH_A_WARNING = (FailedOpen, ResultDropped, LeaseWasLost, ReleaseFailed)
+
+
 class Counts:
-    """Events go to the listener; the two that cost protection are counted as well."""
+    """Events go to the listener; the two that cost protection are counted as well.
+
+    Without a listener, what an operator should know is logged as a warning: key and reason, no payload.
+    """
 
     def __init__(self, listener: Listener | None) -> None:
         self._listener = listener
@@ -79,6 +87,9 @@ class Counts:
         if self._listener is not None:
             with suppress(Exception):  # a listener must never cost a message
                 self._listener(event)
+        elif isinstance(event, _WORTH_A_WARNING):
+            group, _, key = event.id
+            _log.warning("%s: key %r of group %r: %s", kind.__name__, key, group, event[1])
 
 
 class Job(NamedTuple):
@@ -165,6 +176,7 @@ class Engine:
         kind: str | None = None,
     ) -> ClaimRequest | None:
         """What is asked of the store, computed once and before the handler can change its input."""
+        key = check_key(key)
         if policy.window is None:
             return None
         fingerprint = None
@@ -178,7 +190,7 @@ class Engine:
             check_name("type", kind)
         elif policy.type is not None:
             kind = _text(policy.type, "type", args, kwargs)
-        record_id = RecordId(policy.group, scope or "", check_key(key))
+        record_id = RecordId(policy.group, scope or "", key)
         token = self._tokens.mint()
         return ClaimRequest(record_id, token, policy.lease, policy.window, fingerprint, kind)
 

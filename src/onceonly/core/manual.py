@@ -25,31 +25,53 @@ class _Held(Generic[T]):
         self._state: Any = None
         self._result: T | None = None
         self._outer: Token[Claim | None] | None = None
+        self._fresh: bool | None = None  # not entered yet
         self.claim: Claim | None = None
-        self.fresh = False
+
+    @property
+    def fresh(self) -> bool:
+        """True if the block is to do the work; False if it was done before."""
+        self._check_entered()
+        return self._fresh is True
 
     @property
     def result(self) -> T | None:
+        """What was stored: by this block, or before."""
+        self._check_entered()
         return self._result
+
+    def _check_entered(self) -> None:
+        if self._fresh is None:
+            msg = f"the claim on {self._key!r} was not entered: use it in a with block"
+            raise ConfigurationError(msg)
+
+    def _check_new(self) -> None:
+        if self._fresh is not None:
+            msg = f"the claim on {self._key!r} was used before: each block needs its own, claim() again"
+            raise ConfigurationError(msg)
 
     @property
     def fence(self) -> int | None:
+        """Grows with each owner of the key: for downstream systems to refuse a smaller one."""
         return self.claim.fence if self.claim else None
 
     @property
     def attempt(self) -> int:
+        """1 the first time it is started; 0 if it was done before."""
         return self.claim.attempt if self.claim else 0
 
     @property
     def lost(self) -> bool:
+        """True once another worker owns it: stop, the completion will be refused."""
         return self.claim is not None and self.claim.lost
 
     def _entered(self, state: Any) -> None:
         self._state = state
         if type(state) is not Run:
+            self._fresh = False
             self._result = unwrap(state, self._key)
             return
-        self.claim, self.fresh = state.claim, True
+        self.claim, self._fresh = state.claim, True
         self._outer = _current.set(self.claim)
 
     def _left(self) -> None:
@@ -61,7 +83,7 @@ class _Held(Generic[T]):
             self._outer = None
 
     def _check_open(self) -> None:
-        if not self.fresh or type(self._state) is not Run:
+        if not self._fresh or type(self._state) is not Run:
             msg = f"the claim on {self._key!r} is not open: complete() once, and only if claim.fresh"
             raise ConfigurationError(msg)
 
@@ -79,6 +101,7 @@ class ManualClaim(_Held[T]):
         self._runner = runner
 
     def __enter__(self) -> ManualClaim[T]:
+        self._check_new()
         try:
             state = self._runner.advance(self._flow, self._flow.send, None)
             while type(state) is Ask:
@@ -96,7 +119,7 @@ class ManualClaim(_Held[T]):
                     self._runner.advance(self._flow, self._flow.throw, refused)
             self._entered(state)
         finally:
-            if not self.fresh:
+            if not self._fresh:
                 self._runner.let_go(self.claim)
         return self
 
@@ -140,6 +163,7 @@ class AsyncManualClaim(_Held[T]):
         self._runner = runner
 
     async def __aenter__(self) -> AsyncManualClaim[T]:
+        self._check_new()
         try:
             state = await self._runner.advance(self._flow, self._flow.send, None)
             while type(state) is Ask:
@@ -151,7 +175,7 @@ class AsyncManualClaim(_Held[T]):
                     await self._runner.advance(self._flow, self._flow.throw, refused)
             self._entered(state)
         finally:
-            if not self.fresh:
+            if not self._fresh:
                 self._runner.let_go(self.claim)
         return self
 

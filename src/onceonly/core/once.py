@@ -14,7 +14,7 @@ from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, KeySpec, call_key, 
 from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import ManualClaim
 from onceonly.core.renewal import Keeper
-from onceonly.core.runners import Calls, Runner, refuse_async, refuse_uncallable
+from onceonly.core.runners import Calls, Runner, refuse_async
 from onceonly.errors import StoreError
 from onceonly.protocols import Clock, Store
 from onceonly.settings import Options
@@ -90,7 +90,7 @@ class Once(Engine):
         Raises what ``fn`` raised, after giving the claim back.
         """
         self._check_process()
-        refuse_uncallable(fn)
+        refuse_async(fn)
         found = found_key(key, message, fallback)
         request = self._request(self._policy, found, (message,), {}, scope=scope, kind=type)
         return self._runner.drive(self._flow(self._policy, request), fn, (message,), {})
@@ -118,6 +118,9 @@ class Once(Engine):
         self, *, key: KeySpec, fallback: Callable[..., object] | None = None, **options: Unpack[Options]
     ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Guard a function: it runs once per key, and further calls return the stored result.
+
+        Functions guarded by one engine share its records: where each of them must see the same message,
+        give each its own group.
 
         Raises ``InFlight`` while another worker is at it, and ``Quarantined`` or ``StoredFailure``
         where that is how the record ended.
@@ -164,9 +167,10 @@ class Once(Engine):
     ) -> bool:
         """Mark ``key`` and say whether it was new. Lost if the process dies before handling it."""
         self._check_process()
+        record_id = self._id(key, scope)
         if self._policy.window is None:
             return True
-        mark = Mark(self._id(key, scope), self._policy.window, self._fixed_type(type))
+        mark = Mark(record_id, self._policy.window, self._fixed_type(type))
         new: bool = self._runner.advance(flow := first_time(self._policy, mark), flow.send, None)
         return new
 
