@@ -47,6 +47,13 @@ WAITING = Config(
 THREE = Config(
     "three workers", workers=3, copies=3, deliveries=4, faults={"crash": 1, "stall": 1, "raise before": 1}
 )
+THREE_LOSING = Config(
+    "three workers, replies lost",
+    workers=3,
+    copies=3,
+    deliveries=4,
+    faults={"crash": 1, "lose reply": 1, "stall": 1},
+)
 PROBED = Config(  # crashes only, and the probe tells: not one double is excused
     "three workers and a probe",
     workers=3,
@@ -59,7 +66,7 @@ PROBED = Config(  # crashes only, and the probe tells: not one double is excused
 # A reply that is lost is noticed late, as with a socket's timeout.
 TIMEOUTS = Config("two workers, slow timeouts", faults={"time out": 2, "tick": 1, "renew": 1})
 
-CONFIGS = (STALLS, NETWORK, BOTH, POISON, STORED, WAITING, THREE, PROBED)
+CONFIGS = (STALLS, NETWORK, BOTH, POISON, STORED, WAITING, THREE, THREE_LOSING, PROBED)
 
 
 def _name(config: Config) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from weakref import ref
 
-from onceonly.core.flows import Claim
+from onceonly.core.flows import Claim, NotStarted
 from onceonly.events import Event, LeaseWasLost, RenewalFailed
 from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.types import Renewal
@@ -122,7 +122,7 @@ class Keeper:
         if self._watchlist.add(claim):
             self._wake.set()
         if self._thread is None:
-            self._start()
+            self._start()  # raises NotStarted
 
     def unwatch(self, claim: Claim) -> None:
         self._watchlist.remove(claim)
@@ -139,7 +139,10 @@ class Keeper:
         with self._lock:
             if self._thread is None and not self._closed:
                 thread = threading.Thread(target=self._work, name="onceonly-keeper", daemon=True)
-                thread.start()  # may fail: then the next claim tries again
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no thread to be had; the next claim tries again
+                    raise NotStarted(error) from error
                 self._thread = thread
 
     def _work(self) -> None:
