@@ -3,8 +3,10 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -15,6 +17,7 @@ from onceonly.cli.demo.plan import LATE, Kill, Payment, Plan, Step, make_plan
 COMMAND = [sys.executable, "-c", "from onceonly.cli import main; main()", "demo"]
 KEYS = ["consumer", "delivered", "unique", "effects", "lost", "doubled", "kills"]
 NAMES = ["textbook", "onceonly-leased", "onceonly-transactional"]
+NAMES_SHOWN = tuple(f" {name}" for name in NAMES)
 SMALL = ["--messages", "50", "--seed", "3"]
 
 
@@ -76,6 +79,30 @@ def test_on_a_terminal_there_is_progress_and_temporary_files_go_away(tmp_path):
     copies = make_plan(50, 3).copies
     assert shown.count(f"{copies}/{copies}") >= len(NAMES)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_narrow_terminal_no_number_is_left_out():
+    done = run(*SMALL, COLUMNS="40")
+    header, *rows = [
+        line for line in done.stdout.splitlines() if line.startswith((" consumer", *NAMES_SHOWN))
+    ]
+    assert header.split() == ["consumer", "delivered", "unique", "effects", "lost", "doubled", "fired"]
+    assert [len(row.split()) for row in rows] == [7] * 3 + [4] * 3
+    assert "…" not in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_without_leaving_anything_behind(number, tmp_path):
+    env = environment(TMPDIR=str(tmp_path))
+    with subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, env=env, start_new_session=True) as process:
+        give_up = time.monotonic() + 30
+        while not list(tmp_path.glob("onceonly-demo-*/*/*")) and time.monotonic() < give_up:
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+    assert list(tmp_path.glob("onceonly-demo-*")) == []
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 def run_on_terminal(command, **env):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ def demo(*, messages: int, workers: int, seed: int, as_json: bool, keep: Path | 
     onceonly, on SQLite, without a server. Ends with 1 if onceonly broke a promise.
     """
     plan = make_plan(messages, seed)
-    with _work_files(keep) as directory:
+    with _ended_by_signals(), _work_files(keep) as directory:
         try:
             reports = _as_json(plan, workers, directory) if as_json else _run(plan, workers, seed, directory)
             _all_fired(reports)
@@ -90,6 +91,21 @@ def _consume(plan: Plan, consumer: Consumer, workers: int, acked: Callable[[], N
     courier = Courier(plan, consumer, workers, acked)
     courier.run(seconds=60 + plan.copies / 50)
     return judge(consumer.name, plan, courier.delivered, consumer.effects(), consumer.faults.entries())
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end it as Ctrl-C does: workers stopped, files removed."""
+    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    sys.exit(128 + number)
 
 
 @contextmanager

@@ -175,7 +175,8 @@ class Courier:
 
 def _work(consumer: Consumer, plan: Plan, pipe: Connection, inherited: list[Connection]) -> None:
     """A worker: one message at a time, until the courier hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     for other in inherited:
         other.close()  # or our own copies would keep the pipes open after the courier's end
     for name in [name for name in os.environ if name.startswith("ONCEONLY_")]:

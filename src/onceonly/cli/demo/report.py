@@ -26,6 +26,8 @@ _SHOWN = (
     "was stalled here.) Transactional, where the record commits with the effect, it repeats none."
 )
 
+_TABLE_WIDTH = 80
+
 
 @contextmanager
 def progress(console: Console, name: str, plan: Plan) -> Iterator[Callable[[], None]]:
@@ -59,6 +61,8 @@ def introduce(console: Console, plan: Plan, workers: int, seed: int) -> None:
 
 
 def conclude(console: Console, reports: Sequence[Report]) -> None:
+    # In a narrow terminal a line that wraps can be read, a column that was left out cannot.
+    console.width = max(console.width, _TABLE_WIDTH)
     console.print(_counts(reports))
     console.print(_balances(reports))
     met = ", ".join(f"{report.consumer} {report.overlaps}" for report in reports)
