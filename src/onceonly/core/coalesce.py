@@ -50,6 +50,18 @@ class Coalescer(Generic[Q, A]):
     A signal handler may raise between any two steps. So there is no lock to leave closed; each step that
     ends a call may be done twice, and is, if an interruption came in between. The seat is the right to
     call. Who waits queues first and tries the seat then; who leaves the seat looks at the queue after.
+
+    Three threads, from above to below::
+
+        a: takes the seat, calls the store with [a]
+        b: queues, finds the seat taken, waits for its bell
+        c: queues, finds the seat taken, waits for its bell
+        a: has its answer, leaves the seat, sees the queue, rings b
+        b: takes the seat, calls the store with [b, c], gives c its answer, rings c, leaves the seat
+        c: has its answer
+
+    If b is interrupted during its call, c is told that nobody knows what came of it, and asks again.
+    If b is interrupted just as a rings, it leaves the queue and rings c, which takes the seat.
     """
 
     def __init__(
