@@ -392,23 +392,17 @@ class SleepyStore(MemoryStore):
         return getattr(super(), verb)(requests)
 
 
-def test_a_time_limit_that_strikes_the_completion_goes_on_once_it_is_written(alarm):
+@pytest.mark.parametrize(
+    ("verb", "handler", "left"), [("complete", str, State.PROCESSED), ("release", int, State.FREE)]
+)
+def test_a_time_limit_that_strikes_the_last_write_goes_on_once_it_is_written(alarm, verb, handler, left):
     store = SleepyStore()
+    store.sleepy = verb
     with Once(store, group="billing") as once:
         alarm()
         with pytest.raises(TimeLimit):
-            once.process(str, "m", key="k")
-        assert once.peek("k").state is State.PROCESSED
-
-
-def test_a_time_limit_that_strikes_the_release_goes_on_once_it_is_written(alarm):
-    store = SleepyStore()
-    store.sleepy = "release"
-    with Once(store, group="billing") as once:
-        alarm()
-        with pytest.raises(TimeLimit):
-            once.process(int, "no number", key="k")
-        assert once.peek("k").state is State.FREE
+            once.process(handler, "no number", key="k")
+        assert once.peek("k").state is left
 
 
 def test_a_mark_is_not_sent_again_when_a_time_limit_strikes(alarm):

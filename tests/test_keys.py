@@ -180,7 +180,6 @@ def test_uuid7_keys_are_in_order_of_time() -> None:
     assert abs(stamp - time.time()) < 60
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("make", [uuid4_key, uuid7_key])
 def test_forked_workers_make_different_uuids(make: Callable[[], str]) -> None:

@@ -98,25 +98,17 @@ class _Crowd:
 
     def _keep(self, runs: list[tuple[int, Run | Ask]]) -> Steps:
         try:
-            yield Keep([effect.claim for _, effect in runs if effect.claim])
-        except GeneratorExit:
-            raise
+            yield from self._done(Keep([effect.claim for _, effect in runs if effect.claim]))
         except NotStarted as refused:
             for number, _ in runs:
                 self._throw(number, refused)
-        except BaseException as error:  # noqa: BLE001 - raised once the batch is settled
-            self.stop = error
 
     def call(self) -> Steps:
         calls = [(n, e) for n, e in self.waiting.items() if type(e) in VERBS]
         for kind in dict.fromkeys(type(request) for _, request in calls):
             chosen = [(n, request) for n, request in calls if type(request) is kind]
-            try:
-                answers = yield CallMany(kind, [request for _, request in chosen])
-            except GeneratorExit:
-                raise
-            except BaseException as error:  # noqa: BLE001 - raised once the batch is settled
-                self.stop = error
+            answers = yield from self._done(CallMany(kind, [request for _, request in chosen]))
+            if answers is None:
                 answers = [StoreUnavailable("interrupted", unknown=True)] * len(chosen)
             for (number, _), answer in zip(chosen, answers, strict=True):
                 (self._throw if isinstance(answer, BaseException) else self._send)(number, answer)
@@ -126,17 +118,22 @@ class _Crowd:
         sleeps = [(n, e) for n, e in self.waiting.items() if isinstance(e, Sleep)]
         if not sleeps or len(sleeps) < len(self.waiting):
             return
-        try:
-            yield Sleep(min(effect.seconds for _, effect in sleeps))
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised once the batch is settled
-            self.stop = error
+        yield from self._done(Sleep(min(effect.seconds for _, effect in sleeps)))
         for number, effect in sleeps:
             if self.stop and not effect.owed:
                 self._throw(number, NotStarted())
             else:
                 self._send(number, None)
+
+    def _done(self, effect: CallMany | Keep | Sleep) -> Generator[BatchEffect, Any, Any]:
+        """Have it done. If that is interrupted the answer is None, and the batch stops once it is settled."""
+        try:
+            return (yield effect)
+        except (GeneratorExit, NotStarted):
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised once the batch is settled
+            self.stop = error
+            return None
 
     def _send(self, number: int, value: object) -> None:
         self._resume(number, self._flows[number].send, value)

@@ -28,22 +28,15 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 
-def _completions(once: Engine, claim: object, result: object) -> list[Completion]:
-    """What completes this claim, or the claim of this ``with`` block; nothing where dedup is off."""
+def held(claim: object) -> Claim | None:
+    """The claim itself, also where the object of a ``with`` block was given; None where dedup is off."""
     found = getattr(claim, "claim", claim)
     if isinstance(found, Claim):
-        return [once._completion(found, result)]
+        return found
     if getattr(claim, "fresh", False):  # window=None
-        return []
+        return None
     msg = "there is nothing to complete: the claim is not fresh"
     raise ConfigurationError(msg)
-
-
-def _elsewhere(claim: object) -> None:
-    """From now on the claim is what the caller's transaction makes of it."""
-    found = getattr(claim, "claim", claim)
-    if isinstance(found, Claim):
-        found.elsewhere = True
 
 
 def _called_here(fn: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
@@ -108,9 +101,9 @@ class Bound:
 
     def complete(self, claim: Claim | ManualClaim[Any], result: object = None) -> None:
         """Complete a leased claim in this transaction. ``LeaseLost`` if it is no longer ours: roll back."""
-        if completions := _completions(self._once, claim, result):
-            self._store.complete(completions)
-            _elsewhere(claim)
+        if (ours := held(claim)) is not None:
+            self._store.complete([self._once._completion(ours, result)])
+            ours.elsewhere = True
 
 
 class AsyncBound:
@@ -195,6 +188,6 @@ class AsyncBound:
 
     async def complete(self, claim: Claim | AsyncManualClaim[Any], result: object = None) -> None:
         """Complete a leased claim in this transaction. ``LeaseLost`` if it is no longer ours: roll back."""
-        if completions := _completions(self._once, claim, result):
-            await self._store.complete(completions)
-            _elsewhere(claim)
+        if (ours := held(claim)) is not None:
+            await self._store.complete([self._once._completion(ours, result)])
+            ours.elsewhere = True

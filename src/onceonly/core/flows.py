@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from contextlib import suppress
-from types import CoroutineType
 from typing import Any, NamedTuple
 
 from onceonly.errors import (
@@ -87,7 +86,7 @@ class Claim:
         self.lost = False
         self.finishing = False  # a refused renewal is no news once the last write is under way
         self.elsewhere = False  # completed by bind(connection).complete(claim)
-        self.threaded = False  # its handler runs in a thread, which no cancellation can stop
+        self.threaded = False  # its handler or probe runs in a thread, which no cancellation can stop
 
     @property
     def key(self) -> str:
@@ -462,20 +461,13 @@ def _orphan(policy: Policy, claim: Claim, clock: Clock) -> Generator[Effect, Any
         return None
     if happened is not True and not isinstance(happened, Happened):
         yield from _release(policy, claim, started=False)
-        raise _no_answer(happened)
+        kind = type(happened).__name__
+        msg = f"the on_orphan probe must answer True, False, None or Happened(result), not a {kind}"
+        raise ConfigurationError(msg)
     result = happened.result if isinstance(happened, Happened) else None
     stored = None if result is None else (yield from _encode(policy, claim, result))
     yield from _complete(policy, claim, _PROCESSED, stored, clock, result=result)
     return Outcome(Verdict.DUPLICATE, result, claim.attempt)
-
-
-def _no_answer(happened: object) -> ConfigurationError:
-    if isinstance(happened, CoroutineType):
-        happened.close()
-        return ConfigurationError("the on_orphan probe is async: use AsyncOnce")
-    kind = type(happened).__name__
-    msg = f"the on_orphan probe must answer True, False, None or Happened(result), not a {kind}"
-    return ConfigurationError(msg)
 
 
 def _text(error: BaseException) -> str:

@@ -107,7 +107,7 @@ class ManualClaim(_Held[T]):
             while type(state) is Ask:
                 try:
                     self.claim = self._runner.keep(state.claim)
-                    answer = state.probe(self._about)
+                    answer = self._runner.ask(state, (self._about,), {})
                 except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
                     state = self._runner.advance(self._flow, self._flow.throw, throwable(error))
                 else:
@@ -183,7 +183,7 @@ class AsyncManualClaim(_Held[T]):
         late: list[BaseException] = []
         try:
             self.claim = self._runner.keep(effect.claim)
-            answer = await called(effect.probe, (self._about,), {}, late)
+            answer = await called(effect.probe, (self._about,), {}, late, effect.claim)
         except BaseException as error:  # noqa: BLE001 - the flow gives the claim back and re-raises
             late.append(throwable(error))
         if late:

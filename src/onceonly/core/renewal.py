@@ -49,9 +49,6 @@ class Watchlist:
             if not claim.threaded:
                 self.remove(claim)
 
-    def clear(self) -> None:
-        self._claims.clear()
-
     def _held(self) -> list[Claim]:
         found = []
         for token, reference in list(self._claims.items()):

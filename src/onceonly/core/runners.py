@@ -121,13 +121,16 @@ class Runner:
     def call_handler(self, effect: Run | Ask, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         check_owned(effect.claim, self._clock)
         if isinstance(effect, Ask):
-            return effect.probe(*args, **kwargs)
+            return self.ask(effect, args, kwargs)
         before = _current.set(effect.claim)
         try:
             value = fn(*args, **kwargs)
         finally:
             _current.reset(before)
         return value if value is None else ended(fn, value)
+
+    def ask(self, effect: Ask, args: Any, kwargs: Any) -> Any:
+        return ended(effect.probe, effect.probe(*args, **kwargs))
 
     def keep(self, claim: Claim) -> Claim:
         if self._keeper is not None:
@@ -352,12 +355,10 @@ class AsyncRunner:
             raise NotStarted(late[0])
         check_owned(effect.claim, self._clock)
         if isinstance(effect, Ask):
-            return await called(effect.probe, args, kwargs, late)
-        if effect.claim is not None:
-            effect.claim.threaded = not inspect.iscoroutinefunction(fn)
+            return await called(effect.probe, args, kwargs, late, effect.claim)
         before = _current.set(effect.claim)
         try:
-            return await called(fn, args, kwargs, late)
+            return await called(fn, args, kwargs, late, effect.claim)
         finally:
             _current.reset(before)
 
@@ -371,7 +372,9 @@ class AsyncRunner:
             self._keeper.unwatch(claim)
 
 
-async def called(fn: Callable[..., Any], args: Any, kwargs: Any, late: list[BaseException]) -> Any:
+async def called(
+    fn: Callable[..., Any], args: Any, kwargs: Any, late: list[BaseException], claim: Claim | None
+) -> Any:
     """Await an async function; run a plain one in a thread, so that leases are renewed meanwhile.
 
     A thread cannot be cancelled: while it runs the claim must be kept, so a cancellation is put aside
@@ -381,7 +384,11 @@ async def called(fn: Callable[..., Any], args: Any, kwargs: Any, late: list[Base
         return ended(fn, await fn(*args, **kwargs))
     run = functools.partial(contextvars.copy_context().run, _in_thread, fn, args, kwargs)
     thread = asyncio.get_running_loop().run_in_executor(None, run)
+    if claim is not None:
+        claim.threaded = True
     await _to_its_end(thread, late)
+    if claim is not None:
+        claim.threaded = False
     value = thread.result()
     if not inspect.isawaitable(value):
         return ended(fn, value)
