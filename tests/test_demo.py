@@ -91,7 +91,7 @@ def test_in_a_narrow_terminal_no_number_is_left_out():
     assert "…" not in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_without_leaving_anything_behind(number, tmp_path):
     env = environment(TMPDIR=str(tmp_path))
     with subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, env=env, start_new_session=True) as process:
@@ -103,6 +103,31 @@ def test_a_signal_ends_it_without_leaving_anything_behind(number, tmp_path):
     assert list(tmp_path.glob("onceonly-demo-*")) == []
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_a_signal_that_comes_where_python_ignores_what_is_raised_ends_it_too():
+    """After a fork Python runs callbacks and only prints what they raise: CI met a signal there."""
+    in_callback = "os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGTERM))"
+    code = f"import os, signal; {in_callback}; {COMMAND[2]}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *COMMAND[3:]],
+        capture_output=True,
+        env=environment(),
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, b"")
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    code = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {COMMAND[2]}"  # as nohup does
+    command = [sys.executable, "-c", code, *COMMAND[3:], *SMALL, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout
+        assert process.stdout.readline()  # under way
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.read().count(b"\n") == len(NAMES) - 1
+    assert process.returncode == 0
 
 
 def run_on_terminal(command, **env):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -19,6 +19,7 @@ from onceonly.cli.demo.faults import Faults
 from onceonly.cli.demo.judge import Report, judge
 from onceonly.cli.demo.plan import Plan, make_plan
 from onceonly.cli.demo.report import conclude, introduce, progress
+from onceonly.cli.signals import EndRequests
 
 _WORKERS = "Processes; two at least, or no copy could meet a slow handler."
 _Watch = Callable[[str], AbstractContextManager[Callable[[], None]]]
@@ -42,26 +43,37 @@ def demo(*, messages: int, workers: int, seed: int, as_json: bool, keep: Path | 
     onceonly, on SQLite, without a server. Ends with 1 if onceonly broke a promise.
     """
     plan = make_plan(messages, seed)
-    with _ended_by_signals(), _work_files(keep) as directory:
+    with EndRequests() as asked, _work_files(keep) as directory:
+        stage = _Stage(plan, workers, directory, asked)
         try:
-            reports = _as_json(plan, workers, directory) if as_json else _run(plan, workers, seed, directory)
+            reports = _as_json(stage) if as_json else _run(stage, seed)
             _all_fired(reports)
         except DemoFailed as error:
             raise click.ClickException(str(error)) from error
     sys.exit(1 if any(report.broken_promises for report in reports) else 0)
 
 
-def _run(plan: Plan, workers: int, seed: int, directory: Path) -> list[Report]:
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What every consumer meets alike."""
+
+    plan: Plan
+    workers: int
+    directory: Path
+    asked: EndRequests
+
+
+def _run(stage: _Stage, seed: int) -> list[Report]:
     console = Console()
-    introduce(console, plan, workers, seed)
-    reports = list(_reports(plan, workers, directory, lambda name: progress(console, name, plan)))
+    introduce(console, stage.plan, stage.workers, seed)
+    reports = list(_reports(stage, lambda name: progress(console, name, stage.plan)))
     conclude(console, reports)
     return reports
 
 
-def _as_json(plan: Plan, workers: int, directory: Path) -> list[Report]:
+def _as_json(stage: _Stage) -> list[Report]:
     reports = []
-    for report in _reports(plan, workers, directory, lambda _: nullcontext(lambda: None)):
+    for report in _reports(stage, lambda _: nullcontext(lambda: None)):
         click.echo(json.dumps(report.as_json()))
         for promise in report.broken_promises:
             click.echo(f"{report.consumer}: {promise}", err=True)
@@ -69,14 +81,14 @@ def _as_json(plan: Plan, workers: int, directory: Path) -> list[Report]:
     return reports
 
 
-def _reports(plan: Plan, workers: int, directory: Path, watch: _Watch) -> Iterator[Report]:
+def _reports(stage: _Stage, watch: _Watch) -> Iterator[Report]:
     """Each consumer in turn, in a directory of its own, under the same plan."""
     for kind in CONSUMERS:
-        place = directory / kind.name
+        place = stage.directory / kind.name
         place.mkdir()
-        consumer = kind(place, Faults(place, plan.kills))
+        consumer = kind(place, Faults(place, stage.plan.kills))
         with watch(kind.name) as acked:
-            report = _consume(plan, consumer, workers, acked)
+            report = _consume(stage, consumer, acked)
         yield report
 
 
@@ -86,26 +98,11 @@ def _all_fired(reports: list[Report]) -> None:
         raise DemoFailed("\n".join(silent))
 
 
-def _consume(plan: Plan, consumer: Consumer, workers: int, acked: Callable[[], None]) -> Report:
+def _consume(stage: _Stage, consumer: Consumer, acked: Callable[[], None]) -> Report:
     consumer.prepare()
-    courier = Courier(plan, consumer, workers, acked)
-    courier.run(seconds=60 + plan.copies / 50)
-    return judge(consumer.name, plan, courier.delivered, consumer.effects(), consumer.faults.entries())
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end it as Ctrl-C does: workers stopped, files removed."""
-    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end(number: int, _: object) -> None:
-    sys.exit(128 + number)
+    courier = Courier(stage.plan, consumer, stage.workers, acked, stage.asked.check)
+    courier.run(seconds=60 + stage.plan.copies / 50)
+    return judge(consumer.name, stage.plan, courier.delivered, consumer.effects(), consumer.faults.entries())
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from multiprocessing.context import ForkProcess
 
 from onceonly.cli.demo.consumers import Consumer
 from onceonly.cli.demo.plan import Plan, Step
+from onceonly.cli.signals import NUMBERS
 
 _FORK = multiprocessing.get_context("fork")  # quick to start again; the parent has no threads
 _SHORTEST_DELAY = 0.02
@@ -36,12 +37,20 @@ class _Worker:
 class Courier:
     """Hands out ``plan.order`` until every copy is acknowledged; delivers again what was not."""
 
-    def __init__(self, plan: Plan, consumer: Consumer, workers: int, acked: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        consumer: Consumer,
+        workers: int,
+        acked: Callable[[], None],
+        check: Callable[[], None],
+    ) -> None:
         self.delivered = 0
         self._plan = plan
         self._consumer = consumer
         self._size = workers
         self._on_ack = acked
+        self._check = check  # raises if the demo is to end
         self._left = plan.copies
         self._ready = deque(plan.order)
         self._later: list[tuple[float, str]] = []
@@ -57,6 +66,7 @@ class Courier:
             for _ in range(self._size):
                 self._start()
             while self._left:
+                self._check()
                 if time.monotonic() > deadline:
                     msg = (
                         f"{self._consumer.name}: {self._left} deliveries not acknowledged in {seconds:.0f} s"
@@ -175,7 +185,7 @@ class Courier:
 
 def _work(consumer: Consumer, plan: Plan, pipe: Connection, inherited: list[Connection]) -> None:
     """A worker: one message at a time, until the courier hangs up."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in NUMBERS:
         signal.signal(number, signal.SIG_DFL)
     for other in inherited:
         other.close()  # or our own copies would keep the pipes open after the courier's end
