@@ -14,12 +14,14 @@ from datetime import UTC, datetime, timedelta, timezone
 from enum import IntEnum, StrEnum
 from hashlib import blake2b, sha256
 from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import pytest
 import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceonly import Once
 from onceonly.errors import ConfigurationError, InvalidKey
 from onceonly.keys import (
     MAX_KEY_BYTES,
@@ -494,6 +496,17 @@ def test_two_equal_real_orders_collapse_only_by_choice_pitfall_19() -> None:
     with pytest.raises(InvalidKey, match=r"fallback=content_key"):
         extractor("$.id")(without_id)
     assert by_id(without_id) == by_content(without_id)
+
+
+@pytest.mark.parametrize("fallback", ["$.payload", "", 0, {"sku": "tea"}])
+@pytest.mark.parametrize("spec", ["$.id", len])
+def test_a_fallback_that_cannot_be_called_is_refused_now_not_at_the_first_message(
+    spec: Any, fallback: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"fallback must be a function"):
+        extractor(spec, fallback=fallback)
+    with pytest.raises(ConfigurationError, match=r"fallback must be a function"):
+        Once("memory://", group="billing").handler(key=spec, fallback=fallback)(print)
 
 
 def test_context_is_not_joined_pitfall_12() -> None:

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from onceonly import Once, StoreFull
+from onceonly import ConfigurationError, Once, StoreFull
+from onceonly.stores import open_store
 from onceonly.stores.memory import MemoryStore
 from onceonly.testing import ManualClock
 from onceonly.types import ClaimRequest, Completion, Mark, RecordId
@@ -16,6 +17,12 @@ GROUP = "billing"
 
 def mark(key, window=10.0):
     return Mark(RecordId(GROUP, "", key), window)
+
+
+@pytest.mark.parametrize("url", ["memory://shared", "memory:///records.db", "memory:name"])
+def test_a_url_that_names_a_memory_is_refused_two_engines_would_not_share_it(url):
+    with pytest.raises(ConfigurationError, match=r"memory:// has no name"):
+        open_store(url)
 
 
 def test_a_full_store_refuses_the_whole_batch_and_drops_nothing():

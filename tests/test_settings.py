@@ -325,7 +325,7 @@ def test_a_text_in_the_environment_that_code_overrides_is_not_even_parsed_as_a_d
     if given:
         assert policy(environ, **given).window == DAY
     else:
-        assert "window='nonsense'" in text_of(environ)
+        assert "ONCEONLY_WINDOW='nonsense'" in text_of(environ)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +346,14 @@ def test_a_text_in_the_environment_that_code_overrides_is_not_even_parsed_as_a_d
 def test_a_bad_text_in_the_environment_is_refused_by_name(variable, bad):
     name = variable.removeprefix("ONCEONLY_").lower()
     assert name in text_of({variable: bad}).lower()
+
+
+@pytest.mark.parametrize("name", ["window", "lease", "wait_timeout", "retry_delay"])
+def test_a_bad_duration_in_the_environment_names_its_variable(name):
+    variable = f"ONCEONLY_{name.upper()}"
+    message = text_of({variable: "a while"})
+    assert message.startswith(f"{variable}='a while' is not a duration")
+    assert ("presets payment, order" in message) == (name == "window")
 
 
 def test_none_is_no_answer_to_keep_result():

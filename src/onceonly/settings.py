@@ -91,9 +91,10 @@ _DEFAULTS: Options = {
 _DEFAULT_LEASE = 30.0
 _CAN_BE_NONE = ("window", "retry_delay", "max_attempts")
 _NUMBERS = ("max_attempts", "max_result_bytes")
+_DURATIONS = ("lease", "wait_timeout", "retry_delay")
 _IN_ENVIRONMENT = (
-    *("window", "lease", "on_in_flight", "wait_timeout", "on_store_error", "on_orphan"),
-    *("retry_delay", "keep_result", *_NUMBERS),
+    *("window", "on_in_flight", "on_store_error", "on_orphan", "keep_result"),
+    *(*_DURATIONS, *_NUMBERS),
 )
 
 
@@ -116,7 +117,7 @@ def resolve(group: str, options: Options, environ: Mapping[str, str] = os.enviro
         known = ", ".join(Options.__annotations__)
         msg = f"unknown option {', '.join(unknown)}; there are {known}"
         raise ConfigurationError(msg)
-    merged = cast(Options, {**_DEFAULTS, **_from_environment(environ), **options})
+    merged = cast(Options, {**_DEFAULTS, **_from_environment(environ, options), **options})
     window = window_seconds(merged["window"])
     return Policy(
         group=group,
@@ -138,22 +139,28 @@ def resolve(group: str, options: Options, environ: Mapping[str, str] = os.enviro
     )
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+def _from_environment(environ: Mapping[str, str], given: Options) -> dict[str, object]:
     found: dict[str, object] = {}
     for name in _IN_ENVIRONMENT:
         text = environ.get(f"ONCEONLY_{name.upper()}")
-        if text is None:
+        if text is None or name in given:
             continue
         found[name] = None if text.lower() == "none" and name in _CAN_BE_NONE else _parse(name, text)
     return found
 
 
 def _parse(name: str, text: str) -> object:
+    """As it could be given in code; what cannot be read is an error that names the variable."""
+    variable = f"ONCEONLY_{name.upper()}"
+    if name == "window":
+        window_seconds(text, name=variable)
+    if name in _DURATIONS:
+        seconds(text, name=variable)
     if name == "keep_result":
-        return _choice(f"ONCEONLY_{name.upper()}", text.lower(), "true", "false") == "true"
+        return _choice(variable, text.lower(), "true", "false") == "true"
     if name in _NUMBERS:
         if not text.isdecimal():
-            msg = f"ONCEONLY_{name.upper()}={text!r} must be a whole number"
+            msg = f"{variable}={text!r} must be a whole number"
             raise ConfigurationError(msg)
         return int(text)
     return text

@@ -25,13 +25,13 @@ def seconds(value: Duration, *, name: str) -> float:
     return number
 
 
-def window_seconds(value: Duration | None) -> float | None:
+def window_seconds(value: Duration | None, *, name: str = "window") -> float | None:
     """A window: a duration, a preset's name, or None for no dedup."""
     if value is None:
         return None
     if isinstance(value, str):
         value = PRESETS.get(value, value)
-    return seconds(value, name="window")
+    return seconds(value, name=name)
 
 
 def _number(value: Duration, name: str) -> float:
@@ -48,8 +48,7 @@ def _number(value: Duration, name: str) -> float:
 def _parse(text: str, name: str) -> float:
     parts = _PART.findall(text)
     if not parts or "".join(n + u for n, u in parts) != text:
-        known = ", ".join(PRESETS) if name == "window" else ""
-        hint = f" or one of the presets {known}" if known else ""
+        hint = f" or one of the presets {', '.join(PRESETS)}" if name.lower().endswith("window") else ""
         msg = f"{name}={text!r} is not a duration: write it like '30s', '15m', '24h', '1h30m'{hint}"
         raise ConfigurationError(msg)
     return sum(float(n) * _UNITS[u] for n, u in parts)

@@ -325,10 +325,7 @@ def call_key(
     """How to find the key of a guarded call: a function is given what the handler is given, a path and a
     fallback look at the message."""
     if callable(key):
-        of_call = _of_call(key)
-        message_of = _message_place(fn) if fallback else None
-        instead = None if message_of is None else lambda call: fallback(message_of(*call))  # type: ignore[misc]
-        find_in_call = key_finder(of_call, instead)
+        find_in_call = key_finder(_of_call(key), _fallback_of_call(fallback, fn))
         return lambda args, kwargs: find_in_call((args, kwargs))
     message_of = _message_place(fn)
     find = key_finder(key, fallback)
@@ -341,6 +338,13 @@ def _of_call(key: Callable[..., object]) -> Callable[[Arguments], object]:
 
     of_call.__name__ = getattr(key, "__name__", type(key).__name__)  # for the error
     return of_call
+
+
+def _fallback_of_call(fallback: object, fn: Callable[..., Any]) -> object:
+    if not callable(fallback):
+        return fallback
+    message_of = _message_place(fn)
+    return lambda call: fallback(message_of(*call))
 
 
 def _message_place(fn: Callable[..., Any]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], object]:

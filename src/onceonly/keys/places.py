@@ -39,8 +39,14 @@ def extractor(
     makes the key, and without one InvalidKey says so. An id that is there but cannot be a key is
     InvalidKey always. A spec that cannot be read is a ConfigurationError now, not at the first message.
     """
-    made = None if fallback is None else cast("Callable[[object], object]", fallback)
-    return _Extractor(_spec_name(spec), _finder(spec), made)
+    return _Extractor(_spec_name(spec), _finder(spec), _checked_fallback(fallback))
+
+
+def _checked_fallback(fallback: object) -> Callable[[object], object] | None:
+    if fallback is None or callable(fallback):
+        return fallback
+    msg = f"fallback must be a function of the message, such as content_key(...), not {fallback!r}"
+    raise ConfigurationError(msg)
 
 
 _FORMS = "'$.path', 'header:name', 'attr:name'"

@@ -61,7 +61,10 @@ def _place(parts: SplitResult) -> tuple[str, ...]:
     if parts.fragment or "\0" in parts.path:
         msg = "a store URL cannot hold '#' or a NUL character: write %23 for '#'"
         raise ConfigurationError(msg)
-    if parts.scheme != "sqlite":
+    if parts.scheme == "memory":
+        if parts.netloc or parts.path:
+            msg = "memory:// has no name: every store opened by it is one of its own"
+            raise ConfigurationError(msg)
         return ()
     path = unquote(parts.path)[1:]
     if parts.netloc or not parts.path.startswith("/") or not path or path == ":memory:":
