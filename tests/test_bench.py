@@ -17,7 +17,7 @@ SIZES = (0,)
 
 @pytest.fixture(scope="module")
 def ratios():
-    rates = measure([*leased.cases(scale=1), *filtered.cases(SIZES)], rounds=1)
+    rates = measure([*leased.cases(scale=1), *filtered.cases(SIZES)], rounds=3)
     return compare([*leased.RATIOS, *filtered.ratios(SIZES)], rates)
 
 
@@ -27,12 +27,12 @@ def test_every_ratio_has_both_its_sides(ratios):
 
 @pytest.mark.parametrize(
     ("label", "least"),
-    [  # a third or less of what a quiet machine shows, so that a noisy one does not turn this red
-        ("memory: process / exactly-once without lease", 0.35),
-        ("sqlite: process / exactly-once without lease", 0.4),
-        ("memory: process / exactly-once with lease", 3),
-        ("sqlite: process / exactly-once with lease", 2),
-        ("sqlite: first_time_many / textbook, empty table", 1.3),
+    [  # a sixth or less of what a quiet machine shows: a busy one has shown a third
+        ("memory: process / exactly-once without lease", 0.17),
+        ("sqlite: process / exactly-once without lease", 0.2),
+        ("memory: process / exactly-once with lease", 1.5),
+        ("sqlite: process / exactly-once with lease", 1),
+        ("sqlite: first_time_many / textbook, empty table", 0.65),
     ],
 )
 def test_no_order_of_magnitude_was_lost(ratios, label, least):
