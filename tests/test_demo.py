@@ -92,13 +92,14 @@ def test_in_a_narrow_terminal_no_number_is_left_out():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_without_leaving_anything_behind(number, tmp_path):
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to it alone", "to its workers too, as Ctrl-C"])
+def test_a_signal_ends_it_without_leaving_anything_behind(send, number, tmp_path):
     env = environment(TMPDIR=str(tmp_path))
     with subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, env=env, start_new_session=True) as process:
         give_up = time.monotonic() + 30
         while not list(tmp_path.glob("onceonly-demo-*/*/*")) and time.monotonic() < give_up:
             time.sleep(0.05)
-        process.send_signal(number)
+        send(process.pid, number)
         assert process.wait(30) == 128 + number
     assert list(tmp_path.glob("onceonly-demo-*")) == []
     with pytest.raises(ProcessLookupError):

@@ -186,7 +186,7 @@ class Courier:
 def _work(consumer: Consumer, plan: Plan, pipe: Connection, inherited: list[Connection]) -> None:
     """A worker: one message at a time, until the courier hangs up."""
     for number in NUMBERS:
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches us too, and the courier is the one to end us
     for other in inherited:
         other.close()  # or our own copies would keep the pipes open after the courier's end
     for name in [name for name in os.environ if name.startswith("ONCEONLY_")]:
