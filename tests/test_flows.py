@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from onceonly.core.batch import CallMany, Keep, RunOne, together
-from onceonly.core.flows import VERBS, Ask, Emit, NotStarted, Run, Sleep, first_time, process, unguarded
+from onceonly.core.effects import VERBS, Ask, Emit, NotStarted, Run, Sleep
+from onceonly.core.flows import first_time, process, unguarded
 from onceonly.errors import LeaseLost, NotRecorded, PayloadMismatch, StoredFailure, StoreUnavailable
 from onceonly.events import FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled
 from onceonly.settings import Options, resolve

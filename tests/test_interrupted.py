@@ -15,7 +15,7 @@ import pytest
 
 from onceonly import AsyncOnce, LeaseLost, Once, PayloadMismatch, State, StoreUnavailable, Verdict
 from onceonly.core import renewal
-from onceonly.core.flows import Claim, NotStarted
+from onceonly.core.effects import Claim, NotStarted
 from onceonly.core.runners import check_owned
 from onceonly.errors import ConfigurationError, NotRecorded, StoreClosed
 from onceonly.stores.memory import AsyncMemoryStore, MemoryStore
@@ -310,14 +310,15 @@ def test_sys_exit_in_an_async_handler_reaches_its_caller_and_frees_the_claim():
 # --- generators -------------------------------------------------------------------------------
 
 
+def dependency(once):
+    """As web frameworks have them: set up, then the request, then torn down."""
+    with once.claim("k") as claim:
+        yield claim
+
+
 def test_a_claim_left_in_another_context_is_completed_all_the_same():
     once = Once("memory://", group="billing")
-
-    def dependency():
-        with once.claim("k") as claim:
-            yield claim
-
-    steps = dependency()
+    steps = dependency(once)
     assert contextvars.copy_context().run(next, steps).fresh
     contextvars.copy_context().run(next, steps, None)
     assert once.peek("k").state is State.PROCESSED
@@ -326,12 +327,7 @@ def test_a_claim_left_in_another_context_is_completed_all_the_same():
 
 def test_a_generator_closed_within_its_claim_gives_it_back():
     once = Once("memory://", group="billing")
-
-    def dependency():
-        with once.claim("k") as claim:
-            yield claim
-
-    steps = dependency()
+    steps = dependency(once)
     next(steps)
     steps.close()
     assert once.peek("k").state is State.FREE

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from onceonly.core import flows
-from onceonly.core.flows import Claim, Run
+from onceonly.core.effects import Claim, Flow, Run, lease_lost
 from onceonly.errors import StoreUnavailable
 from onceonly.protocols import Clock
 from onceonly.settings import Policy
@@ -158,20 +158,20 @@ def _busy_is_a_duplicate(policy: Policy, request: ClaimRequest, answer: Busy | D
     return Outcome(Verdict.DUPLICATE)
 
 
-def _done_before_the_handler(policy: Policy, claim: Claim, clock: Clock) -> flows.Flow:
+def _done_before_the_handler(policy: Policy, claim: Claim, clock: Clock) -> Flow:
     """The textbook: remember first, then handle."""
     yield from flows._complete(policy, claim, Status.PROCESSED, None, clock)
     result = yield Run(claim)
     return Outcome(Verdict.PROCESSED, result, claim.attempt)
 
 
-def _never_completed(policy: Policy, claim: Claim, clock: Clock) -> flows.Flow:
+def _never_completed(policy: Policy, claim: Claim, clock: Clock) -> Flow:
     """Acknowledges what it has not recorded."""
     result = yield Run(claim)
     return Outcome(Verdict.PROCESSED, result, claim.attempt)
 
 
-def _released_when_in_doubt(policy: Policy, claim: Claim, *args: object, result: object = None) -> flows.Flow:
+def _released_when_in_doubt(policy: Policy, claim: Claim, *args: object, result: object = None) -> Flow:
     """A completion that fails is taken for a handler that failed."""
     completion = Completion(claim.id, claim.token, policy.window or 0.0)
     try:
@@ -180,11 +180,11 @@ def _released_when_in_doubt(policy: Policy, claim: Claim, *args: object, result:
         yield from flows._release(policy, claim)
         raise
     if not done:
-        raise flows.lease_lost(claim)
+        raise lease_lost(claim)
     return Outcome(Verdict.PROCESSED)
 
 
-def _refusal_ignored(policy: Policy, claim: Claim, *args: object, result: object = None) -> flows.Flow:
+def _refusal_ignored(policy: Policy, claim: Claim, *args: object, result: object = None) -> Flow:
     """Does not look at what the store answered to its completion."""
     yield Completion(claim.id, claim.token, policy.window or 0.0)
     return Outcome(Verdict.PROCESSED)

@@ -1,8 +1,8 @@
 """onceonly: each message takes effect once. See the README for a working example in ten lines."""
 
 from onceonly.core.async_once import AsyncOnce
+from onceonly.core.effects import Claim
 from onceonly.core.engine import current_claim
-from onceonly.core.flows import Claim
 from onceonly.core.once import Once
 from onceonly.errors import (
     ConfigurationError,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar, overload
 
 from onceonly.core.async_once import AsyncOnce
-from onceonly.core.engine import KeySpec
+from onceonly.core.finding import KeySpec
 from onceonly.core.once import Once
 from onceonly.errors import ConfigurationError
 from onceonly.keys import content_key

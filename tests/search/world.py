@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from onceonly.core import flows
-from onceonly.core.flows import VERBS, Ask, Claim, Emit, Run, Sleep
+from onceonly.core.effects import VERBS, Ask, Claim, Effect, Emit, Flow, Run, Sleep
 from onceonly.core.renewal import Watchlist
 from onceonly.errors import LeaseLost, NotRecorded, OnceonlyError, StoreUnavailable
 from onceonly.settings import Options, Policy, resolve
@@ -74,8 +74,8 @@ class Worker:
         self.rest()
 
     def rest(self) -> None:
-        self.flow: flows.Flow | None = None
-        self.effect: flows.Effect | None = None
+        self.flow: Flow | None = None
+        self.effect: Effect | None = None
         self.token = b""
         self.claim: Claim | None = None
         self.kept = False  # the keeper renews it
@@ -268,7 +268,7 @@ class World:
         assert worker.flow is not None
         self._go_on(worker, worker.flow.throw, error)
 
-    def _go_on(self, worker: Worker, move: Callable[[Any], flows.Effect], value: object) -> None:
+    def _go_on(self, worker: Worker, move: Callable[[Any], Effect], value: object) -> None:
         """To the next effect that others can come between, or to the end."""
         assert worker.flow is not None
         worker.running = False

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar, Unpack, 
 
 from onceonly.core.bound import AsyncBound
 from onceonly.core.coalesce import AsyncCoalescer, Background
-from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, KeySpec, call_key, found_key, unstarted, unwrap
+from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, unstarted, unwrap
+from onceonly.core.finding import KeySpec, call_key, found_key
 from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import AsyncManualClaim
 from onceonly.core.renewal import AsyncKeeper

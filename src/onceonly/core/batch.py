@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
-from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, Flow, NotStarted, Run, Sleep
+from onceonly.core.effects import VERBS, Ask, Claim, Effect, Emit, Flow, NotStarted, Run, Sleep
 from onceonly.errors import PayloadMismatch, StoreUnavailable
 from onceonly.types import Outcome, RecordId, Verdict
 

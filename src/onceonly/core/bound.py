@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from onceonly.core.engine import Engine, found_key
-from onceonly.core.flows import Claim
+from onceonly.core.effects import Claim
+from onceonly.core.engine import Engine
+from onceonly.core.finding import found_key
 from onceonly.core.manual import AsyncManualClaim, ManualClaim
 from onceonly.core.runners import (
     AsyncCalls,

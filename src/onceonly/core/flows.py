@@ -1,17 +1,6 @@
-"""The semantics of exactly-once processing, written once.
+"""The semantics of exactly-once processing, written once, as flows: generators that yield effects.
 
-A flow is a generator. It yields *effects*, what it wants done, and is sent back what came of them:
-
-=============  =====================================================  ==========================
-a request      ask the store; the type of the request is the verb     the store's answer
-``Run``        run the handler while the claim, if any, is kept       the handler's result
-               alive; it stays so until the flow ends
-``Ask``        call the caller's probe, under the claim                its answer
-``Sleep``      wait                                                   None
-``Emit``       tell the listeners                                     None
-=============  =====================================================  ==========================
-
-An effect that fails is thrown into the flow. The two runners are in ``core/runners.py``; tests drive the
+The effects are in ``core/effects.py``, the two runners that do them in ``core/runners.py``; tests drive the
 same flows step by step, without I/O, through every crash and interleaving.
 """
 
@@ -20,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
+from onceonly.core.effects import Ask, Claim, Effect, Emit, Flow, NotStarted, Run, Sleep, lease_lost
 from onceonly.errors import (
     ConfigurationError,
     LeaseLost,
@@ -34,9 +24,9 @@ from onceonly.errors import (
     StoreError,
     StoreUnavailable,
 )
-from onceonly.events import Event, FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled
+from onceonly.events import FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled
 from onceonly.protocols import Clock
-from onceonly.settings import Policy, Probe
+from onceonly.settings import Policy
 from onceonly.types import (
     Acquired,
     Busy,
@@ -49,7 +39,6 @@ from onceonly.types import (
     Outcome,
     RecordId,
     Release,
-    Renewal,
     Status,
     Verdict,
 )
@@ -58,86 +47,6 @@ _CLAIM_TRIES = 3  # the same token may be sent again, so a lost reply need not c
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
 _LONGEST_FAILURE = 1000  # characters of a stored failure's message
 _PROCESSED, _RAN = Status.PROCESSED, Verdict.PROCESSED  # an enum's attribute costs 100 ns to look up
-
-
-class Claim:
-    """The right to run the handler for one key, as the handler sees it.
-
-    ``fence`` is for downstream systems: let them refuse a smaller fence than the largest they saw.
-    ``lost`` turns True when the store says that somebody else owns the claim now, or when the lease
-    could not be renewed in time: stop what you are doing, your completion will be refused.
-    """
-
-    __slots__ = (
-        *("__weakref__", "attempt", "deadline", "elsewhere", "fence", "finishing", "id", "lease"),
-        *("lost", "orphaned", "renewed", "threaded", "token", "window"),
-    )
-
-    def __init__(self, request: ClaimRequest, answer: Acquired, sent: float) -> None:
-        self.id = request.id
-        self.token = request.token
-        self.fence = answer.fence
-        self.attempt = answer.attempt
-        self.orphaned = answer.orphaned
-        self.lease = request.lease
-        self.window = request.window
-        self.renewed = sent  # by the engine's monotonic clock, before the request left
-        self.deadline = sent + request.lease
-        self.lost = False
-        self.finishing = False  # a refused renewal is no news once the last write is under way
-        self.elsewhere = False  # completed by bind(connection).complete(claim)
-        self.threaded = False  # its handler or probe runs in a thread, which no cancellation can stop
-
-    @property
-    def key(self) -> str:
-        return self.id.key
-
-    def check(self) -> None:
-        """Raise ``LeaseLost`` if the claim is no longer ours: a safe place to stop a long handler."""
-        if self.lost:
-            raise lease_lost(self)
-
-
-class Run(NamedTuple):
-    claim: Claim | None
-
-
-class Ask(NamedTuple):
-    claim: Claim
-    probe: Probe
-
-
-class Sleep(NamedTuple):
-    seconds: float
-    owed: bool = False  # an effect happened and is not recorded yet: whoever is interrupted goes on
-
-
-class Emit(NamedTuple):
-    event: Event
-
-
-class NotStarted(BaseException):
-    """Thrown into a flow instead of running its handler: its batch is abandoned, or its claim is lost.
-
-    A ``reason`` that is an Exception concerns this message only, and is raised in its place.
-    """
-
-    def __init__(self, reason: BaseException | None = None) -> None:
-        super().__init__()
-        self.reason = reason
-
-
-VERBS: dict[type, str] = {
-    ClaimRequest: "claim",
-    Completion: "complete",
-    Release: "release",
-    Renewal: "renew",
-    Mark: "mark_seen",
-    Marks: "mark_seen",
-}
-
-Effect = ClaimRequest | Completion | Release | Mark | Marks | Run | Ask | Sleep | Emit
-Flow = Generator[Effect, Any, Outcome[Any]]
 
 
 def process(policy: Policy, request: ClaimRequest, clock: Clock) -> Flow:
@@ -475,14 +384,6 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001 - somebody else's class; its message is not worth a record
         return ""
-
-
-def lease_lost(claim: Claim) -> LeaseLost:
-    msg = (
-        f"the claim on {claim.key!r} of group {claim.id.group!r} (attempt {claim.attempt}) is no "
-        "longer ours: its lease ended and another worker took over, or it was forgotten"
-    )
-    return LeaseLost(msg)
 
 
 def _not_recorded(claim: Claim, result: object) -> NotRecorded:

@@ -7,8 +7,8 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from onceonly.core.effects import Ask, Claim, NotStarted, Run
 from onceonly.core.engine import _current, unwrap
-from onceonly.core.flows import Ask, Claim, NotStarted, Run
 from onceonly.core.runners import AsyncRunner, Runner, called, throwable
 from onceonly.errors import ConfigurationError
 

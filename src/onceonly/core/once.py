@@ -10,7 +10,8 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast
 
 from onceonly.core.bound import Bound
 from onceonly.core.coalesce import Coalescer
-from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, KeySpec, call_key, found_key, unstarted, unwrap
+from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, unstarted, unwrap
+from onceonly.core.finding import KeySpec, call_key, found_key
 from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import ManualClaim
 from onceonly.core.renewal import Keeper

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from weakref import ref
 
-from onceonly.core.flows import Claim, NotStarted
+from onceonly.core.effects import Claim, NotStarted
 from onceonly.events import Event, LeaseWasLost, RenewalFailed
 from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.types import Renewal

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from onceonly.core.batch import BatchEffect, CallMany, Keep, RunOne
 from onceonly.core.coalesce import Background, answer_each, answer_each_async
+from onceonly.core.effects import VERBS, Ask, Claim, Effect, Emit, NotStarted, Run, Sleep, lease_lost
 from onceonly.core.engine import Batch, _current
-from onceonly.core.flows import VERBS, Ask, Claim, Effect, Emit, NotStarted, Run, Sleep, lease_lost
 from onceonly.core.renewal import AsyncKeeper, Keeper
 from onceonly.errors import ConfigurationError
 from onceonly.protocols import AsyncStore, Clock, Store
