@@ -22,7 +22,7 @@ from onceonly.errors import (
 )
 from onceonly.keys import content_key, event_key, namespaced, near_duplicate, uuid4_key, uuid7_key
 from onceonly.middleware import with_deduplication
-from onceonly.types import Happened, Outcome, Record, State, Stats, Verdict
+from onceonly.types import Happened, Outcome, Record, State, Stats, StoredWindow, Verdict
 
 __version__ = "0.1.0"
 
@@ -49,6 +49,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "StoredFailure",
+    "StoredWindow",
     "Verdict",
     "content_key",
     "current_claim",

@@ -6,7 +6,7 @@ be quick, and must not raise; what it raises is dropped so that it can never cos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from onceonly.types import RecordId, Verdict
@@ -64,5 +64,21 @@ class ReleaseFailed(NamedTuple):
     error: Exception
 
 
-Event = Settled | Raised | FailedOpen | ResultDropped | LeaseWasLost | RenewalFailed | ReleaseFailed
+class WindowsChanged(NamedTuple):
+    """Other windows are set in the store than this engine knew: by type, None for the whole group."""
+
+    group: str
+    windows: Mapping[str | None, float | None]
+
+
+Event = (
+    Settled
+    | Raised
+    | FailedOpen
+    | ResultDropped
+    | LeaseWasLost
+    | RenewalFailed
+    | ReleaseFailed
+    | WindowsChanged
+)
 Listener = Callable[[Event], None]

@@ -25,11 +25,14 @@ from onceonly.types import (
     ClaimRequest,
     Completion,
     Mark,
+    Query,
+    ReadWindows,
     Record,
     RecordId,
     Release,
     Renewal,
     Stats,
+    StoredWindow,
 )
 
 Clock = Callable[[], float]
@@ -54,6 +57,8 @@ class BoundStore(Protocol):
 
     def release(self, releases: Sequence[Release]) -> list[bool]: ...
 
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]: ...
+
 
 class Store(Protocol):
     """Where records live. Small, atomic verbs; the state × verb table is in ``stores/rules.py``."""
@@ -62,7 +67,8 @@ class Store(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
-        """True for each key that is new, which is done from now on. A live claim is not new.
+        """True for each key that is new, which is done from now on, with its result. A live claim is not
+        new.
 
         There is no token, so a mark is never sent twice: a lost reply raises
         ``StoreUnavailable(unknown=True)``.
@@ -107,6 +113,31 @@ class Store(Protocol):
 
     def stats(self) -> Stats: ...
 
+    def find(self, query: Query) -> list[Record]:
+        """Records that were claimed once, oldest claim first. For operators: it may read everything."""
+        ...
+
+    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        """Take claims from owners that are gone: True where there was one, or a free record that waited.
+
+        The next delivery takes it over, as if the lease had ended; what the last owner still writes is
+        refused. A live claim raises ``InFlight`` unless forced, and then nothing changed.
+        """
+        ...
+
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        """The windows that are set, by group and type; that of a whole group before those of its types."""
+        ...
+
+    def set_window(self, group: str, type: str | None, window: float | None) -> None:  # noqa: A002
+        """Set the window of a group, or of one type of it; None means no dedup. Engines on this store follow
+        within seconds; no record changes."""
+        ...
+
+    def clear_window(self, group: str, type: str | None) -> bool:  # noqa: A002
+        """Take that back, so that the engine's own window counts. True if there was one."""
+        ...
+
     def bind(self, connection: object) -> BoundStore:
         """The same records in the caller's transaction. ``ConfigurationError`` where that cannot be."""
         ...
@@ -125,6 +156,7 @@ class AsyncBoundStore(Protocol):
     async def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]: ...
     async def complete(self, completions: Sequence[Completion]) -> list[bool]: ...
     async def release(self, releases: Sequence[Release]) -> list[bool]: ...
+    async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]: ...
 
 
 class AsyncStore(Protocol):
@@ -142,6 +174,11 @@ class AsyncStore(Protocol):
     async def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]: ...
     async def purge(self, *, limit: int = 10_000) -> int: ...
     async def stats(self) -> Stats: ...
+    async def find(self, query: Query) -> list[Record]: ...
+    async def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]: ...
+    async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]: ...
+    async def set_window(self, group: str, type: str | None, window: float | None) -> None: ...  # noqa: A002
+    async def clear_window(self, group: str, type: str | None) -> bool: ...  # noqa: A002
     def bind(self, connection: object) -> AsyncBoundStore: ...
     async def close(self) -> None: ...
     def after_fork(self) -> None: ...

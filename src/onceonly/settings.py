@@ -17,7 +17,7 @@ from onceonly.events import Listener
 from onceonly.keys import MAX_KEY_BYTES
 from onceonly.protocols import Codec
 from onceonly.types import Happened
-from onceonly.windows import Duration, seconds, window_seconds
+from onceonly.windows import Duration, Overrides, seconds, window_seconds
 
 F = TypeVar("F")
 
@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     """What an engine, and each of its handlers, can be told."""
 
     window: Duration | None
+    windows: Mapping[str, Duration | None]
     lease: Duration
     scope: Text
     type: Text
@@ -56,6 +57,7 @@ class Policy:
 
     group: str
     window: float | None
+    windows: Mapping[str, float | None]  # by type
     lease: float
     scope: Text
     type: Text
@@ -70,10 +72,26 @@ class Policy:
     max_result_bytes: int
     codec: Codec
     on_event: Listener | None
+    overrides: Overrides  # shared by all policies of an engine
+
+    def window_of(self, kind: str | None) -> float | None:
+        """What counts now: the store's word, else the code's; for the type, else for all."""
+        for windows in (self.overrides.windows, self.windows):
+            if kind in windows:
+                return windows[kind]  # type: ignore[index]
+            if None in windows:
+                return windows[None]  # type: ignore[index]
+        return self.window
+
+    def terms(self, kind: str | None) -> tuple[float, float]:
+        """Window and lease of a claim; no window is 0.0. A lease never outlasts its window."""
+        window = self.window if not self.overrides.windows and not self.windows else self.window_of(kind)
+        return window or 0.0, self.lease if not window or self.lease <= window else window
 
 
 _DEFAULTS: Options = {
     "window": "24h",
+    "windows": {},
     "scope": None,
     "type": None,
     "fingerprint": None,
@@ -110,8 +128,13 @@ def store_and_group(
     return store, check_name("group", group)
 
 
-def resolve(group: str, options: Options, environ: Mapping[str, str] = os.environ) -> Policy:
-    """Options, environment and defaults as one checked policy."""
+def resolve(
+    group: str,
+    options: Options,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Overrides | None = None,
+) -> Policy:
+    """Options, environment and defaults as one checked policy. Without overrides no store is asked."""
     unknown = sorted(set(options) - set(Options.__annotations__))
     if unknown:
         known = ", ".join(Options.__annotations__)
@@ -122,6 +145,7 @@ def resolve(group: str, options: Options, environ: Mapping[str, str] = os.enviro
     return Policy(
         group=group,
         window=window,
+        windows=_windows(merged["windows"]),
         lease=_lease(merged, window),
         scope=_text("scope", merged["scope"]),
         type=_text("type", merged["type"]),
@@ -136,6 +160,7 @@ def resolve(group: str, options: Options, environ: Mapping[str, str] = os.enviro
         max_result_bytes=_at_least_one("max_result_bytes", merged["max_result_bytes"]) or 0,
         codec=_codec(merged.get("codec")),
         on_event=_callable("on_event", merged["on_event"]),
+        overrides=overrides or Overrides(due=float("inf")),
     )
 
 
@@ -177,6 +202,16 @@ def _lease(options: Options, window: float | None) -> float:
         )
         raise ConfigurationError(msg)
     return lease
+
+
+def _windows(value: object) -> dict[str, float | None]:
+    if not isinstance(value, Mapping):
+        msg = f"windows must be windows by type, such as {{'click': '5m'}}, not {type(value).__name__}"
+        raise ConfigurationError(msg)
+    return {
+        check_name("type", kind): window_seconds(window, name=f"windows[{kind!r}]")
+        for kind, window in value.items()
+    }
 
 
 def _wait_timeout(options: Options) -> float:
@@ -246,6 +281,10 @@ def _text(name: str, value: Text) -> Text:
     if value is None or callable(value):
         return _callable(name, value)
     return check_name(name, value)
+
+
+def optional_name(name: str, value: object) -> str | None:
+    return None if value is None else check_name(name, value)
 
 
 def check_name(name: str, value: object) -> str:

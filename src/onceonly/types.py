@@ -64,23 +64,37 @@ class Verdict(StrEnum):
 
 
 class Mark(NamedTuple):
-    """Remember ``id`` as processed for ``window``, unless it is known already."""
+    """Remember ``id`` as processed for ``window``, unless it is known already.
+
+    ``result`` is kept with the record, for whoever meets it later.
+    """
 
     id: RecordId
     window: float
     type: str | None = None
+    result: bytes | None = None
 
 
 class Marks(Sequence[Mark]):
-    """Marks that differ in their key only. A store may treat it as any sequence, or read the columns,
-    which saves making two tuples per key."""
+    """Marks that differ in their key only, and in their result if there are ``results``. A store may treat
+    it as any sequence, or read the columns, which saves making two tuples per key."""
 
-    def __init__(self, group: str, scope: str, keys: Sequence[str], window: float, kind: str | None) -> None:
+    def __init__(
+        self,
+        group: str,
+        scope: str,
+        keys: Sequence[str],
+        window: float,
+        kind: str | None = None,
+        *,
+        results: Sequence[bytes] | None = None,
+    ) -> None:
         self.group = group
         self.scope = scope
         self.keys = keys
         self.window = window
         self.type = kind
+        self.results = results
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -90,9 +104,12 @@ class Marks(Sequence[Mark]):
     @overload
     def __getitem__(self, index: slice) -> Marks: ...
     def __getitem__(self, index: int | slice) -> Mark | Marks:
+        results = self.results
         if isinstance(index, slice):
-            return Marks(self.group, self.scope, self.keys[index], self.window, self.type)
-        return Mark(RecordId(self.group, self.scope, self.keys[index]), self.window, self.type)
+            some = results and results[index]
+            return Marks(self.group, self.scope, self.keys[index], self.window, self.type, results=some)
+        record_id = RecordId(self.group, self.scope, self.keys[index])
+        return Mark(record_id, self.window, self.type, results[index] if results else None)
 
 
 class ClaimRequest(NamedTuple):
@@ -139,6 +156,25 @@ class Renewal(NamedTuple):
     token: bytes
     lease: float
     window: float
+
+
+class ReadWindows(NamedTuple):
+    """Ask for the windows that are set for ``group``; None for those of every group."""
+
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which records an operator wants to see, oldest claim first.
+
+    ``orphaned`` chooses among claims: True those whose lease is over, False those whose lease is running.
+    """
+
+    states: frozenset[State]
+    group: str | None = None
+    orphaned: bool | None = None
+    limit: int = 100
 
 
 # --- answers ----------------------------------------------------------------------------------
@@ -198,6 +234,19 @@ class Outcome(NamedTuple, Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class StoredWindow:
+    """A window that was set in the store: for a whole group, or for one type of it.
+
+    ``window`` None means no dedup. ``updated_at`` is the store's clock.
+    """
+
+    group: str
+    type: str | None
+    window: float | None
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One record as ``peek`` shows it. Times are the store's clock, in seconds since 1970."""
 
@@ -213,6 +262,12 @@ class Record:
     type: str | None = None
     fingerprint: bytes | None = None
     result: bytes | None = None
+
+    @property
+    def claimed_at(self) -> float | None:
+        """When the last owner got it, as its fence tells: the clock in microseconds, or a little more where
+        the clock stood still or ran back. None for what was only marked."""
+        return self.fence / 1e6 if self.fence else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
-"""Durations as people write them, and the windows that the textbook recommends."""
+"""Durations as people write them, the textbook's windows, and what is set in the store."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 
 from onceonly.errors import ConfigurationError
+from onceonly.types import StoredWindow
 
 Duration = str | float | timedelta
 
@@ -14,6 +16,37 @@ PRESETS = {"payment": "24h", "order": "4h", "notification": "15m", "analytics": 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _LONGEST = 100 * 365 * 86400.0
+
+
+REFRESH = 2.0  # seconds after which an engine asks again what windows are set
+
+
+class Overrides:
+    """The windows set in the store for one group, as last read. They win over what the code says.
+
+    ``due`` is when to ask again, by the engine's clock. While ``known`` is False nobody has been told yet.
+    """
+
+    def __init__(self, *, due: float = float("-inf")) -> None:
+        self.due = due
+        self.known = False
+        self.windows: dict[str | None, float | None] = {}  # by type; None is the whole group
+
+    def asking(self, now: float) -> None:
+        """Others go on with what is known; before anything is known, they ask as well."""
+        if self.known:
+            self.due = now + REFRESH
+
+    def learn(self, stored: Iterable[StoredWindow], now: float) -> bool:
+        """True if that is news."""
+        windows = {each.type: each.window for each in stored}
+        news = windows != self.windows
+        self.windows, self.known, self.due = windows, True, now + REFRESH
+        return news
+
+    def changed(self) -> None:
+        """By this engine itself: ask before the next message."""
+        self.due = float("-inf")
 
 
 def seconds(value: Duration, *, name: str) -> float:

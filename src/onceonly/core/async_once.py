@@ -7,18 +7,20 @@ import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from onceonly.core.bound import AsyncBound
 from onceonly.core.coalesce import AsyncCoalescer, Background
 from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, unstarted, unwrap
 from onceonly.core.finding import KeySpec, call_key, found_key
-from onceonly.core.flows import first_time, first_time_many
+from onceonly.core.flows import first_time, first_time_many, windows_of_now
 from onceonly.core.manual import AsyncManualClaim
 from onceonly.core.renewal import AsyncKeeper
 from onceonly.core.runners import AsyncCalls, AsyncRunner, refuse_uncallable
+from onceonly.errors import StoreError
 from onceonly.protocols import AsyncStore, Clock
-from onceonly.settings import Options
+from onceonly.settings import Options, optional_name
 from onceonly.stores import open_async_store
 from onceonly.types import (
     Acquired,
@@ -28,10 +30,13 @@ from onceonly.types import (
     Mark,
     Marks,
     Outcome,
+    ReadWindows,
     Record,
     Release,
     Stats,
+    StoredWindow,
 )
+from onceonly.windows import Duration, window_seconds
 
 M = TypeVar("M")
 P = ParamSpec("P")
@@ -101,6 +106,7 @@ class AsyncOnce(Engine):
             Release: AsyncCoalescer(store.release, background=background).submit,
             Mark: AsyncCoalescer(store.mark_seen, background=background).submit,
             Marks: store.mark_seen,
+            ReadWindows: AsyncCoalescer(store.windows, background=background).submit,
         }
         runner = AsyncRunner(calls, self._counts.emit, keeper, self._clock, background)
         with self._lock:
@@ -188,6 +194,8 @@ class AsyncOnce(Engine):
         """
         runner = self._ready()
         refuse_uncallable(fn)
+        with suppress(StoreError):  # each message's own flow tells what that means for it
+            await runner.advance(flow := windows_of_now(self._policy, self._clock()), flow.send, None)
         batch = self._batch(list(messages), key, fallback, scope, type)
         return await runner.drive_batch(batch, fn, self._store)
 
@@ -237,11 +245,9 @@ class AsyncOnce(Engine):
     ) -> bool:
         """As :meth:`Once.first_time`."""
         runner = self._ready()
-        record_id = self._id(key, scope)
-        if self._policy.window is None:
-            return True
-        mark = Mark(record_id, self._policy.window, self._fixed_type(type))
-        new: bool = await runner.advance(flow := first_time(self._policy, mark), flow.send, None)
+        kind = self._fixed_type(type)
+        mark = Mark(self._id(key, scope), self._policy.terms(kind)[0], kind)
+        new: bool = await runner.advance(flow := first_time(self._policy, mark, self._clock), flow.send, None)
         return new
 
     async def first_time_many(
@@ -254,9 +260,7 @@ class AsyncOnce(Engine):
         """As :meth:`Once.first_time_many`."""
         runner = self._ready()
         marks = self._marks(keys, scope, type)
-        if self._policy.window is None:
-            return [True] * len(marks)
-        flow = first_time_many(self._policy, marks)
+        flow = first_time_many(self._policy, marks, self._clock)
         new: list[bool] = await runner.advance(flow, flow.send, None)
         return new
 
@@ -294,6 +298,24 @@ class AsyncOnce(Engine):
     async def stats(self) -> Stats:
         self._ready()
         return self._with_counts(await self._store.stats())
+
+    async def windows(self) -> list[StoredWindow]:
+        """As :meth:`Once.windows`."""
+        self._ready()
+        return (await self._store.windows([ReadWindows(self._group)]))[0]
+
+    async def set_window(self, window: Duration | None, *, type: str | None = None) -> None:  # noqa: A002
+        """As :meth:`Once.set_window`."""
+        self._ready()
+        await self._store.set_window(self._group, optional_name("type", type), window_seconds(window))
+        self._overrides.changed()
+
+    async def clear_window(self, *, type: str | None = None) -> bool:  # noqa: A002
+        """As :meth:`Once.clear_window`."""
+        self._ready()
+        cleared = await self._store.clear_window(self._group, optional_name("type", type))
+        self._overrides.changed()
+        return cleared
 
     async def close(self) -> None:
         self._process = CLOSED

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 from onceonly.core.effects import Claim
 from onceonly.core.engine import Engine
 from onceonly.core.finding import found_key
+from onceonly.core.flows import first_time_many, windows_of_now
 from onceonly.core.manual import AsyncManualClaim, ManualClaim
 from onceonly.core.runners import (
     AsyncCalls,
@@ -23,7 +24,7 @@ from onceonly.core.runners import (
 from onceonly.errors import ConfigurationError
 from onceonly.protocols import AsyncBoundStore, BoundStore
 from onceonly.settings import Policy
-from onceonly.types import ClaimRequest, Completion, Outcome, Release
+from onceonly.types import ClaimRequest, Completion, Marks, Outcome, ReadWindows, Release
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -57,6 +58,8 @@ class Bound:
         self._store = store
         self._policy: Policy = replace(once._policy, wait_timeout=0.0, fail_open=False)
         calls: Calls = {
+            ReadWindows: lambda request: store.windows([request])[0],
+            Marks: store.mark_seen,
             ClaimRequest: lambda request: store.claim([request])[0],
             Completion: lambda request: store.complete([request])[0],
             Release: lambda request: store.release([request])[0],
@@ -80,8 +83,9 @@ class Bound:
         scope: str | None = None,
         type: str | None = None,  # noqa: A002
     ) -> list[bool]:
-        marks = self._once._marks(keys, scope, type)
-        return [True] * len(marks) if self._policy.window is None else self._store.mark_seen(marks)
+        flow = first_time_many(self._policy, self._once._marks(keys, scope, type), self._once._clock)
+        new: list[bool] = self._runner.advance(flow, flow.send, None)
+        return new
 
     def process(
         self,
@@ -103,6 +107,8 @@ class Bound:
     def complete(self, claim: Claim | ManualClaim[Any], result: object = None) -> None:
         """Complete a leased claim in this transaction. ``LeaseLost`` if it is no longer ours: roll back."""
         if (ours := held(claim)) is not None:
+            flow = windows_of_now(self._policy, self._once._clock())
+            self._runner.advance(flow, flow.send, None)
             self._store.complete([self._once._completion(ours, result)])
             ours.elsewhere = True
 
@@ -115,6 +121,8 @@ class AsyncBound:
         self._store = store
         self._policy: Policy = replace(once._policy, wait_timeout=0.0, fail_open=False)
         calls: AsyncCalls = {
+            ReadWindows: self._one(store.windows),
+            Marks: store.mark_seen,
             ClaimRequest: self._one(store.claim),
             Completion: self._one(store.complete),
             Release: self._one(store.release),
@@ -145,8 +153,9 @@ class AsyncBound:
         scope: str | None = None,
         type: str | None = None,  # noqa: A002
     ) -> list[bool]:
-        marks = self._once._marks(keys, scope, type)
-        return [True] * len(marks) if self._policy.window is None else await self._store.mark_seen(marks)
+        flow = first_time_many(self._policy, self._once._marks(keys, scope, type), self._once._clock)
+        new: list[bool] = await self._runner.advance(flow, flow.send, None)
+        return new
 
     @overload
     async def process(
@@ -190,5 +199,7 @@ class AsyncBound:
     async def complete(self, claim: Claim | AsyncManualClaim[Any], result: object = None) -> None:
         """Complete a leased claim in this transaction. ``LeaseLost`` if it is no longer ours: roll back."""
         if (ours := held(claim)) is not None:
+            flow = windows_of_now(self._policy, self._once._clock())
+            await self._runner.advance(flow, flow.send, None)
             await self._store.complete([self._once._completion(ours, result)])
             ours.elsewhere = True

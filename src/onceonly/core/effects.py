@@ -22,7 +22,17 @@ from typing import Any, NamedTuple
 from onceonly.errors import LeaseLost
 from onceonly.events import Event
 from onceonly.settings import Probe
-from onceonly.types import Acquired, ClaimRequest, Completion, Mark, Marks, Outcome, Release, Renewal
+from onceonly.types import (
+    Acquired,
+    ClaimRequest,
+    Completion,
+    Mark,
+    Marks,
+    Outcome,
+    ReadWindows,
+    Release,
+    Renewal,
+)
 
 
 class Claim:
@@ -35,7 +45,7 @@ class Claim:
 
     __slots__ = (
         *("__weakref__", "attempt", "deadline", "elsewhere", "fence", "finishing", "id", "lease"),
-        *("lost", "orphaned", "renewed", "threaded", "token", "window"),
+        *("lost", "orphaned", "renewed", "threaded", "token", "type", "window"),
     )
 
     def __init__(self, request: ClaimRequest, answer: Acquired, sent: float) -> None:
@@ -46,6 +56,7 @@ class Claim:
         self.orphaned = answer.orphaned
         self.lease = request.lease
         self.window = request.window
+        self.type = request.type
         self.renewed = sent  # by the engine's monotonic clock, before the request left
         self.deadline = sent + request.lease
         self.lost = False
@@ -107,7 +118,8 @@ VERBS: dict[type, str] = {
     Renewal: "renew",
     Mark: "mark_seen",
     Marks: "mark_seen",
+    ReadWindows: "windows",
 }
 
-Effect = ClaimRequest | Completion | Release | Mark | Marks | Run | Ask | Sleep | Emit
+Effect = ClaimRequest | Completion | Release | Mark | Marks | ReadWindows | Run | Ask | Sleep | Emit
 Flow = Generator[Effect, Any, Outcome[Any]]

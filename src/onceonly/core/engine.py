@@ -15,13 +15,24 @@ from typing import Any, NamedTuple, TypeVar
 from onceonly.core.batch import BatchEffect, firsts, repeated, together
 from onceonly.core.effects import Claim, Flow
 from onceonly.core.finding import KeySpec, key_finder
-from onceonly.core.flows import process, unguarded
+from onceonly.core.flows import process, window_at_end
 from onceonly.errors import ConfigurationError, InFlight, InvalidKey, Quarantined
 from onceonly.events import Event, FailedOpen, LeaseWasLost, Listener, ReleaseFailed, ResultDropped
 from onceonly.keys import check_key, check_keys, fingerprint_bytes
 from onceonly.protocols import AsyncStore, Clock, Store
 from onceonly.settings import Options, Policy, Text, check_name, resolve, store_and_group
-from onceonly.types import ClaimRequest, Completion, Marks, Outcome, RecordId, Release, Stats, Status, Verdict
+from onceonly.types import (
+    ClaimRequest,
+    Completion,
+    Marks,
+    Outcome,
+    RecordId,
+    Release,
+    Stats,
+    Status,
+    Verdict,
+)
+from onceonly.windows import Overrides
 
 T = TypeVar("T")
 
@@ -92,11 +103,11 @@ class Counts:
 
 
 class Job(NamedTuple):
-    """One call of a handler and the request that guards it; None where dedup is off."""
+    """One call of a handler and the request that guards it."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    request: ClaimRequest | None
+    request: ClaimRequest
 
 
 class Engine:
@@ -108,6 +119,7 @@ class Engine:
     def __init__(self, store: object, group: str | None, options: Options, clock: Clock) -> None:
         self._store_or_url, self._group = store_and_group(store, group)
         self._options = options
+        self._overrides = Overrides()
         self._policy = self._resolved(options)
         self._clock = clock
         self._counts = Counts(self._policy.on_event)
@@ -156,7 +168,7 @@ class Engine:
         return self._resolved({**self._options, **options}) if options else self._policy
 
     def _resolved(self, options: Options) -> Policy:
-        policy = resolve(self._group, options)
+        policy = resolve(self._group, options, overrides=self._overrides)
         if inspect.iscoroutinefunction(policy.on_orphan) and not self._asynchronous:
             msg = "the on_orphan probe is async: use AsyncOnce, or give a plain function"
             raise ConfigurationError(msg)
@@ -173,11 +185,9 @@ class Engine:
         *,
         scope: str | None = None,
         kind: str | None = None,
-    ) -> ClaimRequest | None:
+    ) -> ClaimRequest:
         """What is asked of the store, computed once and before the handler can change its input."""
         key = check_key(key)
-        if policy.window is None:
-            return None
         fingerprint = None
         if policy.fingerprint is not None:
             fingerprint = _fingerprint_of(policy.fingerprint(*args, **kwargs))
@@ -191,10 +201,11 @@ class Engine:
             kind = _text(policy.type, "type", args, kwargs)
         record_id = RecordId(policy.group, scope or "", key)
         token = self._tokens.mint()
-        return ClaimRequest(record_id, token, policy.lease, policy.window, fingerprint, kind)
+        window, lease = policy.terms(kind)
+        return ClaimRequest(record_id, token, lease, window, fingerprint, kind)
 
-    def _flow(self, policy: Policy, request: ClaimRequest | None) -> Flow:
-        return unguarded() if request is None else process(policy, request, self._clock)
+    def _flow(self, policy: Policy, request: ClaimRequest) -> Flow:
+        return process(policy, request, self._clock)
 
     def _batch(
         self, messages: Sequence[Any], key: KeySpec, fallback: object, scope: str | None, kind: str | None
@@ -210,9 +221,7 @@ class Engine:
                 jobs.append(error)
         return Batch(self, jobs)
 
-    def _claim_request(
-        self, key: str, message: object, scope: str | None, kind: str | None
-    ) -> ClaimRequest | None:
+    def _claim_request(self, key: str, message: object, scope: str | None, kind: str | None) -> ClaimRequest:
         """For a claim by hand, which has no message unless the caller gives it."""
         policy = self._policy
         if message is None and (callable(policy.scope) or callable(policy.type) or policy.fingerprint):
@@ -237,7 +246,8 @@ class Engine:
         return self._policy.type if isinstance(self._policy.type, str) else None
 
     def _marks(self, keys: Sequence[str], scope: str | None, kind: str | None) -> Marks:
-        window, kind = self._policy.window or 0.0, self._fixed_type(kind)
+        kind = self._fixed_type(kind)
+        window, _ = self._policy.terms(kind)
         return Marks(self._group, self._fixed_scope(scope), check_keys(keys), window, kind)
 
     def _completion(self, claim: Claim, result: object) -> Completion:
@@ -248,7 +258,8 @@ class Engine:
             if len(stored) > self._policy.max_result_bytes:
                 stored = None
                 self._counts.emit(ResultDropped(claim.id, "larger than max_result_bytes"))
-        return Completion(claim.id, claim.token, claim.window, Status.PROCESSED, stored)
+        window = window_at_end(self._policy, claim)
+        return Completion(claim.id, claim.token, window, Status.PROCESSED, stored)
 
     def _with_counts(self, stats: Stats) -> Stats:
         counts = self._counts
@@ -260,7 +271,7 @@ class Batch:
 
     def __init__(self, engine: Engine, jobs: list[Job | Exception]) -> None:
         self._jobs = jobs
-        ids = [job.request.id if isinstance(job, Job) and job.request else None for job in jobs]
+        ids = [job.request.id if isinstance(job, Job) and job.request.window else None for job in jobs]
         self._firsts = firsts(ids)
         self._chosen = [i for i, job in enumerate(jobs) if isinstance(job, Job) and self._firsts[i] == i]
         self._flows = [engine._flow(engine._policy, self.job(n).request) for n in range(len(self._chosen))]
@@ -292,7 +303,7 @@ class Batch:
 
 
 def _fingerprint(job: Job) -> bytes | None:
-    return job.request.fingerprint if job.request else None
+    return job.request.fingerprint
 
 
 def _fingerprint_of(value: object) -> bytes:

@@ -24,7 +24,7 @@ from onceonly.errors import (
     StoreError,
     StoreUnavailable,
 )
-from onceonly.events import FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled
+from onceonly.events import FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled, WindowsChanged
 from onceonly.protocols import Clock
 from onceonly.settings import Policy
 from onceonly.types import (
@@ -37,6 +37,7 @@ from onceonly.types import (
     Mark,
     Marks,
     Outcome,
+    ReadWindows,
     RecordId,
     Release,
     Status,
@@ -52,26 +53,24 @@ _PROCESSED, _RAN = Status.PROCESSED, Verdict.PROCESSED  # an enum's attribute co
 def process(policy: Policy, request: ClaimRequest, clock: Clock) -> Flow:
     """One delivery, from claim to verdict. Raises what the handler raised, after releasing."""
     sent = clock()
+    answer: Any = None
     try:
-        try:
-            answer = yield request
-        except StoreUnavailable as error:
-            answer = yield from _claim_again(request, error)
-        if type(answer) is not Acquired:
-            answer, sent = yield from _wait_for_claim(policy, request, answer, sent, clock)
+        if sent >= policy.overrides.due:
+            request = yield from _on_terms_of_now(policy, request, sent)
+        if request.window:
+            try:
+                answer = yield request
+            except StoreUnavailable as error:
+                answer = yield from _claim_again(request, error)
+            if type(answer) is not Acquired:
+                answer, sent = yield from _wait_for_claim(policy, request, answer, sent, clock)
     except StoreUnavailable as error:
         if not policy.fail_open:
             raise
         return (yield from _unprotected(request.id, error))
-    outcome: Outcome[Any] | None = None
-    if type(answer) is not Acquired:
-        outcome = _settled(policy, request, answer)
-    else:
-        claim = Claim(request, answer, sent)
-        if answer.attempt > 1 or answer.fingerprint is not request.fingerprint:  # not the first time
-            outcome = yield from _not_to_run(policy, request, claim, answer, clock)
-    if outcome is None:
-        outcome = yield from _run(policy, claim, clock)
+    if answer is None:
+        return (yield from unguarded())
+    outcome = yield from _answered(policy, request, answer, sent, clock)
     if policy.on_event is not None:
         yield Emit(Settled(request.id, outcome.verdict, outcome.attempt))
     return outcome
@@ -83,10 +82,30 @@ def unguarded() -> Flow:
     return Outcome(Verdict.PROCESSED, result)
 
 
-def first_time(policy: Policy, mark: Mark) -> Generator[Effect, Any, bool]:
+def windows_of_now(policy: Policy, now: float) -> Generator[Effect, Any, None]:
+    """Ask which windows are set in the store, if that is due. What is known stays while it is away."""
+    overrides = policy.overrides
+    if now < overrides.due:
+        return
+    overrides.asking(now)
+    try:
+        stored = yield ReadWindows(policy.group)
+    except StoreUnavailable:
+        if not overrides.known and policy.window is not None:  # who wants no dedup needs no store
+            raise
+        return
+    if overrides.learn(stored, now):
+        yield Emit(WindowsChanged(policy.group, overrides.windows))
+
+
+def first_time(policy: Policy, mark: Mark, clock: Clock) -> Generator[Effect, Any, bool]:
     """Filter mode: mark, and say whether the key was new. A mark is sent once and never again."""
     try:
-        new: bool = yield mark
+        yield from windows_of_now(policy, clock())
+        window, _ = policy.terms(mark.type)
+        if not window:
+            return True
+        new: bool = yield mark if window == mark.window else mark._replace(window=window)
     except StoreUnavailable as error:
         if not policy.fail_open:
             raise
@@ -95,8 +114,12 @@ def first_time(policy: Policy, mark: Mark) -> Generator[Effect, Any, bool]:
     return new
 
 
-def first_time_many(policy: Policy, marks: Marks) -> Generator[Effect, Any, list[bool]]:
+def first_time_many(policy: Policy, marks: Marks, clock: Clock) -> Generator[Effect, Any, list[bool]]:
     try:
+        yield from windows_of_now(policy, clock())
+        marks.window, _ = policy.terms(marks.type)
+        if not marks.window:
+            return [True] * len(marks)
         new: list[bool] = yield marks
     except StoreUnavailable as error:
         if not policy.fail_open:
@@ -108,6 +131,14 @@ def first_time_many(policy: Policy, marks: Marks) -> Generator[Effect, Any, list
 
 
 # --- claiming ---------------------------------------------------------------------------------
+
+
+def _on_terms_of_now(
+    policy: Policy, request: ClaimRequest, now: float
+) -> Generator[Effect, Any, ClaimRequest]:
+    yield from windows_of_now(policy, now)
+    window, lease = policy.terms(request.type)
+    return request if window == request.window else request._replace(window=window, lease=lease)
 
 
 def _wait_for_claim(
@@ -149,6 +180,17 @@ def _unprotected(record_id: RecordId, error: StoreUnavailable) -> Flow:
     yield Emit(FailedOpen(record_id, error))
     result = yield Run(None)
     return Outcome(Verdict.PROCESSED, result)
+
+
+def _answered(policy: Policy, request: ClaimRequest, answer: Any, sent: float, clock: Clock) -> Flow:
+    if type(answer) is not Acquired:
+        return _settled(policy, request, answer)
+    claim = Claim(request, answer, sent)
+    if answer.attempt > 1 or answer.fingerprint is not request.fingerprint:  # not the first time
+        outcome = yield from _not_to_run(policy, request, claim, answer, clock)
+        if outcome is not None:
+            return outcome
+    return (yield from _run(policy, claim, clock))
 
 
 def _settled(policy: Policy, request: ClaimRequest, answer: Busy | Done) -> Outcome[Any]:
@@ -258,9 +300,11 @@ def _complete(
     What a signal handler raises meanwhile, for Ctrl-C or a time limit, goes on once it is written.
     """
     claim.finishing = True
-    completion = Completion(claim.id, claim.token, policy.window or 0.0, status, stored)
     pause = _FIRST_PAUSE
     try:
+        if not interrupted:
+            yield from windows_of_now(policy, clock())
+        completion = Completion(claim.id, claim.token, window_at_end(policy, claim), status, stored)
         while True:
             try:
                 if (yield completion):
@@ -279,6 +323,13 @@ def _complete(
             with suppress(OnceonlyError):
                 yield from _complete(policy, claim, status, stored, clock, result=result, interrupted=True)
         raise
+
+
+def window_at_end(policy: Policy, claim: Claim) -> float:
+    """The window of now, for what was claimed under another, perhaps. Not less than the lease: until that
+    would have ended, a completion whose reply was lost must find its record."""
+    window, _ = policy.terms(claim.type)
+    return max(window or claim.window, claim.lease)
 
 
 def _confirm(policy: Policy, claim: Claim) -> Generator[Effect, Any, None]:
@@ -333,7 +384,7 @@ def _release(policy: Policy, claim: Claim, *, started: bool = True) -> Generator
     """Give the claim back. What a signal handler raises meanwhile goes on after one more try."""
     claim.finishing = True
     delay = policy.retry_delay if started else 0.0
-    release = Release(claim.id, claim.token, policy.window or 0.0, delay, started)
+    release = Release(claim.id, claim.token, claim.window, delay, started)
     try:
         yield release
     except StoreError as error:

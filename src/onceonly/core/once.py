@@ -12,13 +12,13 @@ from onceonly.core.bound import Bound
 from onceonly.core.coalesce import Coalescer
 from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, unstarted, unwrap
 from onceonly.core.finding import KeySpec, call_key, found_key
-from onceonly.core.flows import first_time, first_time_many
+from onceonly.core.flows import first_time, first_time_many, windows_of_now
 from onceonly.core.manual import ManualClaim
 from onceonly.core.renewal import Keeper
 from onceonly.core.runners import Calls, Runner, refuse_async
 from onceonly.errors import StoreError
 from onceonly.protocols import Clock, Store
-from onceonly.settings import Options
+from onceonly.settings import Options, optional_name
 from onceonly.stores import open_store
 from onceonly.types import (
     Acquired,
@@ -28,10 +28,13 @@ from onceonly.types import (
     Mark,
     Marks,
     Outcome,
+    ReadWindows,
     Record,
     Release,
     Stats,
+    StoredWindow,
 )
+from onceonly.windows import Duration, window_seconds
 
 M = TypeVar("M")
 P = ParamSpec("P")
@@ -71,6 +74,7 @@ class Once(Engine):
             Release: Coalescer(store.release).submit,
             Mark: Coalescer(store.mark_seen).submit,
             Marks: store.mark_seen,
+            ReadWindows: Coalescer(store.windows).submit,
         }
         self._runner = Runner(self._calls, self._counts.emit, self._keeper, self._clock)
 
@@ -112,6 +116,8 @@ class Once(Engine):
         """
         self._check_process()
         refuse_async(fn)
+        with suppress(StoreError):  # each message's own flow tells what that means for it
+            self._runner.advance(flow := windows_of_now(self._policy, self._clock()), flow.send, None)
         batch = self._batch(list(messages), key, fallback, scope, type)
         return self._runner.drive_batch(batch, fn, self._store)
 
@@ -168,11 +174,9 @@ class Once(Engine):
     ) -> bool:
         """Mark ``key`` and say whether it was new. Lost if the process dies before handling it."""
         self._check_process()
-        record_id = self._id(key, scope)
-        if self._policy.window is None:
-            return True
-        mark = Mark(record_id, self._policy.window, self._fixed_type(type))
-        new: bool = self._runner.advance(flow := first_time(self._policy, mark), flow.send, None)
+        kind = self._fixed_type(type)
+        mark = Mark(self._id(key, scope), self._policy.terms(kind)[0], kind)
+        new: bool = self._runner.advance(flow := first_time(self._policy, mark, self._clock), flow.send, None)
         return new
 
     def first_time_many(
@@ -185,9 +189,7 @@ class Once(Engine):
         """As :meth:`first_time`, all in one call. Of two equal keys the first is new."""
         self._check_process()
         marks = self._marks(keys, scope, type)
-        if self._policy.window is None:
-            return [True] * len(marks)
-        flow = first_time_many(self._policy, marks)
+        flow = first_time_many(self._policy, marks, self._clock)
         new: list[bool] = self._runner.advance(flow, flow.send, None)
         return new
 
@@ -228,6 +230,27 @@ class Once(Engine):
     def stats(self) -> Stats:
         self._check_process()
         return self._with_counts(self._store.stats())
+
+    def windows(self) -> list[StoredWindow]:
+        """The windows set in the store for this group. They win over those in code, for all workers."""
+        self._check_process()
+        return self._store.windows([ReadWindows(self._group)])[0]
+
+    def set_window(self, window: Duration | None, *, type: str | None = None) -> None:  # noqa: A002
+        """Set the window of this group, or of one type, for all workers: they follow within seconds.
+
+        It counts for later completions, and wins over the code. None: no dedup. No record changes.
+        """
+        self._check_process()
+        self._store.set_window(self._group, optional_name("type", type), window_seconds(window))
+        self._overrides.changed()
+
+    def clear_window(self, *, type: str | None = None) -> bool:  # noqa: A002
+        """Take a set window back, so that the code's counts again. True if there was one."""
+        self._check_process()
+        cleared = self._store.clear_window(self._group, optional_name("type", type))
+        self._overrides.changed()
+        return cleared
 
     def close(self) -> None:
         """Stop renewing; close the store if this engine opened it. Never waits for long."""

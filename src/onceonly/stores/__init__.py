@@ -26,17 +26,17 @@ BACKENDS = {
 }
 
 
-def open_store(url: str) -> Store:
-    """The store behind ``memory://`` or ``sqlite:///file``."""
-    return cast(Store, _open(url, asynchronous=False))
+def open_store(url: str, *, create: bool = True) -> Store:
+    """The store behind ``memory://`` or ``sqlite:///file``. ``create=False`` refuses a new one."""
+    return cast(Store, _open(url, asynchronous=False, create=create))
 
 
 def open_async_store(url: str) -> AsyncStore:
     """As :func:`open_store`, for async code."""
-    return cast(AsyncStore, _open(url, asynchronous=True))
+    return cast(AsyncStore, _open(url, asynchronous=True, create=True))
 
 
-def _open(url: str, *, asynchronous: bool) -> object:
+def _open(url: str, *, asynchronous: bool, create: bool) -> object:
     parts = urlsplit(url)
     backend = BACKENDS.get(parts.scheme)
     if backend is None:
@@ -54,7 +54,17 @@ def _open(url: str, *, asynchronous: bool) -> object:
         msg = f"{parts.scheme}:// needs an extra: pip install 'onceonly[{backend.extra}]'"
         raise MissingExtra(msg) from error
     kind = getattr(module, backend.asynchronous if asynchronous else backend.sync)
-    return kind(*_place(parts), **_options(parts))
+    place, options = _place(parts), _options(parts)
+    if not create:
+        options |= _only_existing(parts)
+    return kind(*place, **options)
+
+
+def _only_existing(parts: SplitResult) -> dict[str, object]:
+    if parts.scheme == "memory":
+        msg = "memory:// lives in one process: here is nothing of it. Name the store of your workers"
+        raise ConfigurationError(msg)
+    return {"create": False}
 
 
 def _place(parts: SplitResult) -> tuple[str, ...]:

@@ -17,19 +17,22 @@ from typing import NoReturn
 
 from onceonly.errors import ConfigurationError, StoreFull
 from onceonly.protocols import Clock
-from onceonly.stores.rules import FOREVER, FORGET_HINT, Entry, Rules, refuse_live
+from onceonly.stores.rules import FOREVER, FORGET_HINT, REVOKE_HINT, Entry, Rules, refuse_live
 from onceonly.types import (
     Capabilities,
     ClaimAnswer,
     ClaimRequest,
     Completion,
     Mark,
+    Query,
+    ReadWindows,
     Record,
     RecordId,
     Release,
     Renewal,
     State,
     Stats,
+    StoredWindow,
 )
 
 _SCAN_PAUSE = 1e-6  # seconds per record between two scans of a full store
@@ -73,6 +76,7 @@ class MemoryStore:
         self._now = 0.0
         self._stale = 0  # forgotten records that still stand in a slice
         self._next_scan = 0.0
+        self._windows: dict[tuple[str, str | None], StoredWindow] = {}
 
     # --- verbs --------------------------------------------------------------------------------
 
@@ -116,10 +120,7 @@ class MemoryStore:
     def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
         with self._lock:
             now = self._tick()
-            found = [self._find(record_id, now) for record_id in ids]
-            for record_id, entry in zip(ids, found, strict=True):
-                if not force and entry is not None and self._rules.live(entry, now):
-                    refuse_live(record_id, entry.until - now, FORGET_HINT)
+            found = self._not_live(ids, now, FORGET_HINT, force=force)
             for record_id in ids:
                 self._stale += self._entries.pop(record_id, None) is not None
             if self._stale > self._max:
@@ -144,6 +145,44 @@ class MemoryStore:
                     groups[record_id.group][entry.state] += 1
         return Stats(groups={g: dict(c) for g, c in groups.items()}, expired=expired)
 
+    def find(self, query: Query) -> list[Record]:
+        with self._lock:
+            now = self._tick()
+            found = [
+                entry.snapshot(record_id, now)
+                for record_id, entry in self._entries.items()
+                if entry.fence and entry.expires > now and entry.state in query.states
+            ]
+        chosen = [
+            record
+            for record in found
+            if query.group in (None, record.id.group)
+            and (
+                query.orphaned is None
+                or record.state is not State.CLAIMED
+                or record.orphaned is query.orphaned
+            )
+        ]
+        return sorted(chosen, key=lambda record: record.fence)[: query.limit]
+
+    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        with self._lock:
+            now = self._tick()
+            return [self._rules.revoke(e, now) for e in self._not_live(ids, now, REVOKE_HINT, force=force)]
+
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        with self._lock:
+            in_order = sorted(self._windows.values(), key=lambda w: (w.group, w.type or ""))
+        return [[w for w in in_order if request.group in (None, w.group)] for request in requests]
+
+    def set_window(self, group: str, type: str | None, window: float | None) -> None:  # noqa: A002
+        with self._lock:
+            self._windows[group, type] = StoredWindow(group, type, window, self._tick())
+
+    def clear_window(self, group: str, type: str | None) -> bool:  # noqa: A002
+        with self._lock:
+            return self._windows.pop((group, type), None) is not None
+
     def bind(self, connection: object) -> NoReturn:
         msg = (
             f"memory:// has no transactions to bind {type(connection).__name__} to; "
@@ -165,6 +204,14 @@ class MemoryStore:
     def _find(self, record_id: RecordId, now: float) -> Entry | None:
         entry = self._entries.get(record_id)
         return entry if entry is not None and entry.expires > now else None
+
+    def _not_live(self, ids: Sequence[RecordId], now: float, hint: str, *, force: bool) -> list[Entry | None]:
+        """The records, unless one of them is a live claim."""
+        found = [self._find(record_id, now) for record_id in ids]
+        for record_id, entry in zip(ids, found, strict=True):
+            if not force and entry is not None and self._rules.live(entry, now):
+                refuse_live(record_id, entry.until - now, hint)
+        return found
 
     def _claim(self, request: ClaimRequest, now: float) -> ClaimAnswer:
         known = self._entries.get(request.id)
@@ -288,6 +335,21 @@ class AsyncMemoryStore:
 
     async def stats(self) -> Stats:
         return self._store.stats()
+
+    async def find(self, query: Query) -> list[Record]:
+        return self._store.find(query)
+
+    async def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        return self._store.revoke(ids, force=force)
+
+    async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return self._store.windows(requests)
+
+    async def set_window(self, group: str, type: str | None, window: float | None) -> None:  # noqa: A002
+        self._store.set_window(group, type, window)
+
+    async def clear_window(self, group: str, type: str | None) -> bool:  # noqa: A002
+        return self._store.clear_window(group, type)
 
     def bind(self, connection: object) -> NoReturn:
         self._store.bind(connection)

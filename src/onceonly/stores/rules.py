@@ -195,12 +195,21 @@ class Rules:
         self.extend(entry, renewal, now)
         return True
 
+    def revoke(self, entry: Entry | None, now: float) -> bool:
+        """As if its lease, or its not-before, had ended. Without a token nobody's write fits any more."""
+        if entry is None or entry.state.done:
+            return False
+        entry.token = None
+        entry.until = min(entry.until, now)
+        return True
+
     def mark(self, entry: Entry | None, mark: Mark, now: float) -> Entry | None:
         """The done record to keep, or None when the key is not new."""
         if entry is None:
             entry = Entry(_PROCESSED, None, now + mark.window)
             entry.type = mark.type
             entry.done_at = now
+            entry.result = mark.result
             return entry
         if entry.state.done or self.live(entry, now):
             return None
@@ -208,6 +217,7 @@ class Rules:
         entry.token = None
         entry.expires = now + mark.window
         entry.done_at = now
+        entry.result = mark.result
         return entry
 
     def live(self, entry: Entry, now: float) -> bool:
@@ -215,6 +225,7 @@ class Rules:
         return entry.state is _CLAIMED and not self.lease_over(entry, now)
 
 
+REVOKE_HINT = "wait until its lease ends, or pass force=True if its worker is surely gone"
 FORGET_HINT = "wait for it, or pass force=True if its worker is surely gone"
 MARK_HINT = "roll back, and deliver it again later"
 

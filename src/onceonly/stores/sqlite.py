@@ -35,11 +35,14 @@ from onceonly.types import (
     ClaimRequest,
     Completion,
     Mark,
+    Query,
+    ReadWindows,
     Record,
     RecordId,
     Release,
     Renewal,
     Stats,
+    StoredWindow,
 )
 
 A = TypeVar("A")
@@ -71,6 +74,7 @@ class SqliteStore:
         *,
         timeout: float = 5.0,
         synchronous: str = "normal",
+        create: bool = True,
         clock: Clock = time.time,
         rules: Rules | None = None,
     ) -> None:
@@ -80,6 +84,7 @@ class SqliteStore:
         self._path = Path(path).resolve()
         self._timeout = timeout
         self._synchronous = synchronous
+        self._create = create
         self._clock = clock
         self._rules = rules or Rules()
         self._groups: dict[str, int] = {}
@@ -126,13 +131,22 @@ class SqliteStore:
         return sum(self._write(Plans.delete_expired, expired[i : i + _PURGE_BATCH]) for i in batches)
 
     def stats(self) -> Stats:
-        """Counted on a connection of its own, so that nobody waits for it."""
-        try:
-            with closing(self._connect()) as reader:
-                plans = Plans(reader.cursor(), self._clock(), {}, self._rules)
-                return self._patiently(plans.stats)
-        except sqlite3.Error as error:
-            raise _unavailable(error, self._path) from error
+        return self._read_apart(Plans.stats)
+
+    def find(self, query: Query) -> list[Record]:
+        return self._read_apart(lambda plans: plans.find(query))
+
+    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        return self._write(lambda plans, chosen: plans.revoke(chosen, force=force), ids)
+
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return self._read(lambda plans: plans.windows(requests))
+
+    def set_window(self, group: str, type: str | None, window: float | None) -> None:  # noqa: A002
+        self._write(Plans.set_window, (group, type, window))
+
+    def clear_window(self, group: str, type: str | None) -> bool:  # noqa: A002
+        return self._write(Plans.clear_window, (group, type))
 
     def bind(self, connection: object) -> BoundSqliteStore:
         return BoundSqliteStore(connection, self._path, self._clock, self._rules)
@@ -165,7 +179,11 @@ class SqliteStore:
         self._pid = os.getpid()  # last: a child that failed here must try again, not use its parent's
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, timeout=_GLIMPSE, isolation_level=None, check_same_thread=False)
+        mode = "rwc" if self._create else "rw"
+        place = f"{self._path.as_uri()}?mode={mode}"
+        return sqlite3.connect(
+            place, uri=True, timeout=_GLIMPSE, isolation_level=None, check_same_thread=False
+        )
 
     def _prepare(self) -> None:
         execute = self._connection.execute
@@ -175,8 +193,9 @@ class SqliteStore:
         execute(f"PRAGMA synchronous={self._synchronous}")
         execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // page_bytes}")
         execute("PRAGMA cache_size=-65536")
-        tables = "SELECT 1 FROM sqlite_master WHERE name = 'onceonly_meta'"
+        tables = "SELECT 1 FROM sqlite_master WHERE name = 'onceonly_windows'"  # the youngest of them
         if execute(tables).fetchone() is None:
+            self._refuse_foreign()
             script = files("onceonly.stores").joinpath("sqlite.sql").read_text()
             create = f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;"
             self._patiently(lambda: self._connection.executescript(create))
@@ -186,6 +205,13 @@ class SqliteStore:
                 f"{self._path} has schema version {version and version[0]}, this onceonly needs "
                 f"{_SCHEMA_VERSION}: use the release that wrote the file, or a new file"
             )
+            raise ConfigurationError(msg)
+
+    def _refuse_foreign(self) -> None:
+        """Who only looks must not leave tables in a database that never held any of ours."""
+        ours = "SELECT 1 FROM sqlite_master WHERE name = 'onceonly_meta'"
+        if not self._create and self._connection.execute(ours).fetchone() is None:
+            msg = f"{self._path} is a SQLite database, but no onceonly store: check the path"
             raise ConfigurationError(msg)
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
@@ -241,6 +267,15 @@ class SqliteStore:
             except sqlite3.Error as error:
                 raise _unavailable(error, self._path) from error
 
+    def _read_apart(self, plan: Callable[[Plans], T]) -> T:
+        """On a connection of its own, so that nobody waits for it."""
+        try:
+            with closing(self._connect()) as reader:
+                plans = Plans(reader.cursor(), self._clock(), {}, self._rules)
+                return self._patiently(lambda: plan(plans))
+        except sqlite3.Error as error:
+            raise _unavailable(error, self._path) from error
+
     def _undo(self) -> None:
         with suppress(sqlite3.Error):  # a closed connection has nothing to roll back
             if self._connection.in_transaction:
@@ -283,6 +318,9 @@ class BoundSqliteStore:
     def release(self, releases: Sequence[Release]) -> list[bool]:
         return self._run(lambda plans: plans.release(releases))
 
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return self._run(lambda plans: plans.windows(requests))
+
     def _run(self, plan: Callable[[Plans], T]) -> T:
         try:
             cursor = self._connection.cursor()
@@ -308,10 +346,13 @@ class AsyncSqliteStore:
         *,
         timeout: float = 5.0,
         synchronous: str = "normal",
+        create: bool = True,
         clock: Clock = time.time,
         rules: Rules | None = None,
     ) -> None:
-        self._store = SqliteStore(path, timeout=timeout, synchronous=synchronous, clock=clock, rules=rules)
+        self._store = SqliteStore(
+            path, timeout=timeout, synchronous=synchronous, create=create, clock=clock, rules=rules
+        )
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="onceonly-sqlite")
         self._pid = os.getpid()
 
@@ -341,6 +382,21 @@ class AsyncSqliteStore:
 
     async def stats(self) -> Stats:
         return await asyncio.to_thread(self._store.stats)
+
+    async def find(self, query: Query) -> list[Record]:
+        return await asyncio.to_thread(self._store.find, query)
+
+    async def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        return await self._do(lambda i: self._store.revoke(i, force=force), ids)
+
+    async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return await self._do(self._store.windows, requests)
+
+    async def set_window(self, group: str, type: str | None, window: float | None) -> None:  # noqa: A002
+        await self._do(lambda args: self._store.set_window(*args), (group, type, window))
+
+    async def clear_window(self, group: str, type: str | None) -> bool:  # noqa: A002
+        return await self._do(lambda args: self._store.clear_window(*args), (group, type))
 
     def bind(self, connection: object) -> AsyncBoundSqliteStore:
         return AsyncBoundSqliteStore(self._store.bind(connection))
@@ -386,6 +442,9 @@ class AsyncBoundSqliteStore:
     async def release(self, releases: Sequence[Release]) -> list[bool]:
         return self._bound.release(releases)
 
+    async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return self._bound.windows(requests)
+
 
 def _check_connection(connection: object, path: Path) -> sqlite3.Connection:
     if not isinstance(connection, sqlite3.Connection):
@@ -415,6 +474,8 @@ def _is_busy(error: sqlite3.Error) -> bool:
 def _cannot_open(error: sqlite3.Error, path: Path) -> OnceonlyError:
     if not path.parent.is_dir():
         return ConfigurationError(f"there is no directory {path.parent} for the SQLite file {path.name}")
+    if not path.exists():
+        return ConfigurationError(f"there is no SQLite file {path}: check the path")
     if getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
         return ConfigurationError(f"{path} is not a SQLite database")
     return _unavailable(error, path)

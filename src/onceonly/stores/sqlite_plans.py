@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from onceonly.errors import LeaseLost
-from onceonly.stores.rules import FOREVER, FORGET_HINT, MARK_HINT, Entry, Rules, refuse_live
+from onceonly.stores.rules import FOREVER, FORGET_HINT, MARK_HINT, REVOKE_HINT, Entry, Rules, refuse_live
 from onceonly.types import (
     Acquired,
     ClaimAnswer,
@@ -23,6 +23,8 @@ from onceonly.types import (
     Done,
     Mark,
     Marks,
+    Query,
+    ReadWindows,
     Record,
     RecordId,
     Release,
@@ -30,6 +32,7 @@ from onceonly.types import (
     State,
     Stats,
     Status,
+    StoredWindow,
     digest_prefix,
 )
 
@@ -44,6 +47,16 @@ SELECT state, token, expires, until, fence, attempt, orphaned, done_at,
        CAST(type AS BLOB), fingerprint, result
 FROM onceonly_records WHERE id = ?"""
 
+# No index serves it: an operator may wait a moment, every message could not.
+_FIND = """
+SELECT CAST(g.name AS BLOB), CAST(scope AS BLOB), CAST(key AS BLOB),
+       state, token, expires, until, fence, attempt, orphaned, done_at,
+       CAST(type AS BLOB), fingerprint, result
+FROM onceonly_records JOIN onceonly_groups g ON g.id = grp
+WHERE fence > 0 AND expires > ?1 AND (?2 IS NULL OR g.name = ?2) AND state IN (?5, ?6, ?7, ?8, ?9)
+      AND (?3 IS NULL OR state != 0 OR (until <= ?1) = ?3)
+ORDER BY fence LIMIT ?4"""
+
 _KEEP = """
 INSERT INTO onceonly_records (id, grp, state, expires, until, token, fence, attempt, orphaned,
                               done_at, scope, key, type, fingerprint, result)
@@ -56,7 +69,7 @@ ON CONFLICT (id) DO UPDATE SET
     result = excluded.result"""
 
 _MARK = """
-INSERT INTO onceonly_records (id, grp, state, expires, type) VALUES (?, ?, ?, ?, ?)
+INSERT INTO onceonly_records (id, grp, state, expires, type, result) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING"""
 
 # The usual cases in one statement each: a key never seen, and a claim that is ours. Whatever they do
@@ -106,7 +119,10 @@ class Plans:
             self._refuse_live(marks, digests, MARK_HINT)
         order = in_order(digests)
         if isinstance(marks, Marks) and marks.type is None:
-            new = self._changed(self._mark_alike(marks), zip(map(digests.__getitem__, order)), order)
+            columns = [map(digests.__getitem__, order)]
+            if marks.results is not None:
+                columns.append(map(marks.results.__getitem__, order))
+            new = self._changed(self._mark_alike(marks), zip(*columns, strict=True), order)
         else:
             new = self._changed(_MARK, self._new_rows(marks, digests, order), order)
         if not all(new):
@@ -165,13 +181,41 @@ class Plans:
         return [None if e is None else e.snapshot(i, self._now) for i, e in zip(ids, entries, strict=True)]
 
     def forget(self, ids: Sequence[RecordId], *, force: bool) -> list[bool]:
-        marks = [Mark(record_id, 0.0) for record_id in ids]
-        digests = digests_of(marks)
-        if not force:
-            self._refuse_live(marks, digests, FORGET_HINT)
+        digests = self._not_live(ids, FORGET_HINT, force=force)
         found = [self._load(digest) is not None for digest in digests]
         self._delete("DELETE FROM onceonly_records WHERE id = ?", [(digest,) for digest in digests])
         return found
+
+    def revoke(self, ids: Sequence[RecordId], *, force: bool) -> list[bool]:
+        answers = []
+        for record_id, digest in zip(ids, self._not_live(ids, REVOKE_HINT, force=force), strict=True):
+            entry = self._load(digest)
+            answers.append(self._rules.revoke(entry, self._now))
+            if answers[-1] and entry is not None:
+                self._keep(digest, record_id, entry)
+        return answers
+
+    def find(self, query: Query) -> list[Record]:
+        states = [_CODES[state] if state in query.states else None for state in _STATES]
+        rows = self._cursor.execute(_FIND, (self._now, query.group, query.orphaned, query.limit, *states))
+        return [
+            _entry(row[3:]).snapshot(RecordId(*(text.decode() for text in row[:3])), self._now)
+            for row in rows
+        ]
+
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        found = {group: self._windows_of(group) for group in {request.group for request in requests}}
+        return [found[request.group] for request in requests]
+
+    def set_window(self, chosen: tuple[str, str | None, float | None]) -> None:
+        group, kind, window = chosen
+        row = (group, kind or "", window, self._now)
+        self._cursor.execute("INSERT OR REPLACE INTO onceonly_windows VALUES (?, ?, ?, ?)", row)
+
+    def clear_window(self, chosen: tuple[str, str | None]) -> bool:
+        group, kind = chosen
+        statement = "DELETE FROM onceonly_windows WHERE grp = ? AND type = ?"
+        return self._cursor.execute(statement, (group, kind or "")).rowcount == 1
 
     def delete_expired(self, digests: Sequence[bytes]) -> int:
         """Those that are still expired; a claim may have taken one over since it was found."""
@@ -249,19 +293,7 @@ class Plans:
     def _load(self, digest: bytes) -> Entry | None:
         row = self._cursor.execute(_LOAD, (digest,)).fetchone()
         self._row_fence = (row and row[4]) or 0
-        if row is None or row[2] <= self._now:
-            return None
-        state, token, expires, until, fence, attempt, orphaned, done_at, kind, fingerprint, result = row
-        entry = Entry(_STATES[state], token, expires)
-        entry.until = until or 0.0
-        entry.fence = fence or 0
-        entry.attempt = attempt or 0
-        entry.orphaned = bool(orphaned)
-        entry.done_at = done_at
-        entry.type = kind and kind.decode()  # loaded as a BLOB: a caller may have a text_factory
-        entry.fingerprint = fingerprint
-        entry.result = result
-        return entry
+        return None if row is None or row[2] <= self._now else _entry(row)
 
     def _keep(self, digest: bytes, record_id: RecordId, entry: Entry) -> None:
         values = (
@@ -311,20 +343,40 @@ class Plans:
     def _mark_alike(self, marks: Marks) -> str:
         """The statement for marks that differ in their digest only: the rest is bound once, not per row."""
         group, expires = self._group(marks.group), self._now + marks.window
-        return _MARK.replace("?, ?, ?, ?, ?", f"?, {group:d}, {_PROCESSED}, {expires!r}, NULL")
+        result = "NULL" if marks.results is None else "?"
+        alike = f"?, {group:d}, {_PROCESSED}, {expires!r}, NULL, {result}"
+        return _MARK.replace("?, ?, ?, ?, ?, ?", alike)
 
     def _new_rows(
         self, marks: Sequence[Mark], digests: list[bytes], order: Sequence[int]
     ) -> list[tuple[object, ...]]:
         now = self._now
         chosen = [(digests[index], marks[index]) for index in order]
-        return [(d, self._group(m.id.group), _PROCESSED, now + m.window, m.type) for d, m in chosen]
+        return [(d, self._group(m.id.group), _PROCESSED, now + m.window, m.type, m.result) for d, m in chosen]
 
     def _mark_known(self, digest: bytes, mark: Mark) -> bool:
         kept = self._rules.mark(self._load(digest), mark, self._now)
         if kept is not None:
             self._keep(digest, mark.id, kept)
         return kept is not None
+
+    def _windows_of(self, group: str | None) -> list[StoredWindow]:
+        rows = self._cursor.execute(
+            "SELECT CAST(grp AS BLOB), CAST(type AS BLOB), window, updated FROM onceonly_windows "
+            "WHERE ?1 IS NULL OR grp = ?1 ORDER BY grp, type",
+            (group,),
+        )
+        return [
+            StoredWindow(g.decode(), t.decode() or None, window, updated) for g, t, window, updated in rows
+        ]
+
+    def _not_live(self, ids: Sequence[RecordId], hint: str, *, force: bool) -> list[bytes]:
+        """The digests, unless one of them is a live claim."""
+        marks = [Mark(record_id, 0.0) for record_id in ids]
+        digests = digests_of(marks)
+        if not force:
+            self._refuse_live(marks, digests, hint)
+        return digests
 
     def _refuse_live(self, marks: Sequence[Mark], digests: list[bytes], hint: str) -> None:
         for mark, digest in zip(marks, digests, strict=True):
@@ -338,6 +390,20 @@ class Plans:
             if not self._rules.complete(self._load(digest), completion, self._now):
                 msg = f"the claim on {completion.id.key!r} is no longer ours: roll back"
                 raise LeaseLost(msg)
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    state, token, expires, until, fence, attempt, orphaned, done_at, kind, fingerprint, result = row
+    entry = Entry(_STATES[state], token, expires)
+    entry.until = until or 0.0
+    entry.fence = fence or 0
+    entry.attempt = attempt or 0
+    entry.orphaned = bool(orphaned)
+    entry.done_at = done_at
+    entry.type = kind and kind.decode()  # loaded as a BLOB: a caller may have a text_factory
+    entry.fingerprint = fingerprint
+    entry.result = result
+    return entry
 
 
 # --- one statement as a transaction of its own ------------------------------------------------

@@ -16,11 +16,14 @@ from onceonly.types import (
     ClaimRequest,
     Completion,
     Mark,
+    Query,
+    ReadWindows,
     Record,
     RecordId,
     Release,
     Renewal,
     Stats,
+    StoredWindow,
 )
 
 B = TypeVar("B")
@@ -111,6 +114,21 @@ class FlakyStore:
     def stats(self) -> Stats:
         return self._do("stats", (), lambda _: self._store.stats())
 
+    def find(self, query: Query) -> list[Record]:
+        return self._do("find", (), lambda _: self._store.find(query))
+
+    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        return self._do("revoke", ids, lambda batch: self._store.revoke(batch, force=force))
+
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return self._do("windows", requests, self._store.windows)
+
+    def set_window(self, group: str, type: str | None, window: float | None) -> None:  # noqa: A002
+        self._do("set_window", (), lambda _: self._store.set_window(group, type, window))
+
+    def clear_window(self, group: str, type: str | None) -> bool:  # noqa: A002
+        return self._do("clear_window", (), lambda _: self._store.clear_window(group, type))
+
     def bind(self, connection: object) -> BoundStore:
         return self._store.bind(connection)
 
@@ -175,6 +193,21 @@ class AsyncFlakyStore:
 
     async def stats(self) -> Stats:
         return await self._do("stats", (), lambda _: self._store.stats())
+
+    async def find(self, query: Query) -> list[Record]:
+        return await self._do("find", (), lambda _: self._store.find(query))
+
+    async def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        return await self._do("revoke", ids, lambda batch: self._store.revoke(batch, force=force))
+
+    async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return await self._do("windows", requests, self._store.windows)
+
+    async def set_window(self, group: str, type: str | None, window: float | None) -> None:  # noqa: A002
+        await self._do("set_window", (), lambda _: self._store.set_window(group, type, window))
+
+    async def clear_window(self, group: str, type: str | None) -> bool:  # noqa: A002
+        return await self._do("clear_window", (), lambda _: self._store.clear_window(group, type))
 
     def bind(self, connection: object) -> AsyncBoundStore:
         return self._store.bind(connection)

@@ -21,11 +21,14 @@ from onceonly.types import (
     ClaimRequest,
     Completion,
     Mark,
+    Query,
+    ReadWindows,
     Record,
     RecordId,
     Release,
     Renewal,
     Stats,
+    StoredWindow,
 )
 
 T = TypeVar("T")
@@ -110,6 +113,21 @@ class SyncView:
     def stats(self) -> Stats:
         return self.run(self._store.stats())
 
+    def find(self, query: Query) -> list[Record]:
+        return self.run(self._store.find(query))
+
+    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        return self.run(self._store.revoke(ids, force=force))
+
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return self.run(self._store.windows(requests))
+
+    def set_window(self, group: str, type: str | None, window: float | None) -> None:  # noqa: A002
+        self.run(self._store.set_window(group, type, window))
+
+    def clear_window(self, group: str, type: str | None) -> bool:  # noqa: A002
+        return self.run(self._store.clear_window(group, type))
+
     def bind(self, connection: object) -> BoundStore:
         return SyncBoundView(self._store.bind(connection), self)
 
@@ -142,3 +160,6 @@ class SyncBoundView:
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
         return self._view.run(self._bound.release(releases))
+
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return self._view.run(self._bound.windows(requests))

@@ -1,0 +1,140 @@
+"""What the commands share: options and their environment twins, exit codes, errors, safe text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import click
+
+from onceonly.errors import InFlight, InvalidKey, OnceonlyError, StoreError
+from onceonly.protocols import Store
+from onceonly.settings import check_name
+from onceonly.stores import open_store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Exit(IntEnum):
+    """What a script can tell from a command's end. A signal ends it with 128 + its number."""
+
+    DONE = 0
+    NOTHING = 1  # nothing was found, or nothing was to be done
+    USAGE = 2  # an option or setting is wrong
+    STORE = 3  # the store could not be reached, or refused
+    IN_FLIGHT = 4  # a live claim is in the way
+    INPUT = 5  # the input is malformed
+
+
+class Refused(click.ClickException):
+    """An error of ours, told in one line."""
+
+    def __init__(self, message: str, code: Exit) -> None:
+        super().__init__(message)
+        self.exit_code = int(code)  # type: ignore[misc]
+
+
+def refused(error: OnceonlyError) -> Refused:
+    if isinstance(error, InFlight):
+        return Refused(str(error), Exit.IN_FLIGHT)
+    if isinstance(error, InvalidKey):
+        return Refused(str(error), Exit.USAGE)
+    return Refused(str(error), Exit.STORE if isinstance(error, StoreError) else Exit.USAGE)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Errors of the library become errors of the command: one line, an exit code, no traceback."""
+    try:
+        yield
+    except OnceonlyError as error:
+        raise refused(error) from error
+
+
+class Command(click.Command):
+    """A command whose errors are :func:`told`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with told():
+            return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """A group of such commands; it may be called without one, and has options that its commands inherit."""
+
+    command_class = Command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with told():
+            return super().invoke(ctx)
+
+
+def _inherited(ctx: click.Context, parameter: click.Parameter, value: object) -> object:
+    """``onceonly claims --store X release`` is the same as ``onceonly claims release --store X``."""
+    if value is None and ctx.parent is not None and parameter.name is not None:
+        return ctx.parent.params.get(parameter.name)
+    return value
+
+
+def store_option(fn: F) -> F:
+    return click.option(
+        "--store",
+        metavar="URL",
+        envvar="ONCEONLY_STORE",
+        show_envvar=True,
+        callback=_inherited,
+        help="The store of your workers, such as sqlite:///payments.db",
+    )(fn)
+
+
+def group_option(fn: F) -> F:
+    return click.option(
+        "--group",
+        metavar="NAME",
+        envvar="ONCEONLY_GROUP",
+        show_envvar=True,
+        callback=_inherited,
+        help="Who processes the messages.",
+    )(fn)
+
+
+def json_option(fn: F) -> F:
+    return click.option(
+        "--json", "as_json", is_flag=True, envvar="ONCEONLY_JSON", show_envvar=True, help="For machines."
+    )(fn)
+
+
+@contextmanager
+def opened(url: str | None, *, create: bool = False) -> Iterator[Store]:
+    """The store by URL, closed at the end. One that is not there yet is an error unless it may be created."""
+    if not url:
+        msg = "no store given: pass --store sqlite:///payments.db, or set ONCEONLY_STORE"
+        raise Refused(msg, Exit.USAGE)
+    store = open_store(url, create=create)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def needed_group(group: str | None) -> str:
+    if group is None:
+        msg = "no group given: pass --group NAME, or set ONCEONLY_GROUP"
+        raise Refused(msg, Exit.USAGE)
+    return check_name("group", group)
+
+
+def safe(text: str) -> str:
+    """Keys and names come from messages: nothing in them may steer a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def on_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
