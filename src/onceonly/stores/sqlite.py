@@ -178,6 +178,12 @@ class SqliteStore:
             raise _cannot_open(error, self._path) from error
         self._pid = os.getpid()  # last: a child that failed here must try again, not use its parent's
 
+    def connect(self) -> sqlite3.Connection:
+        """A connection to this file, with this store's settings, for ``bind``. You write BEGIN and COMMIT."""
+        connection = self._connect()
+        self._tune(connection.execute)
+        return connection
+
     def _connect(self) -> sqlite3.Connection:
         mode = "rwc" if self._create else "rw"
         place = f"{self._path.as_uri()}?mode={mode}"
@@ -188,17 +194,14 @@ class SqliteStore:
     def _prepare(self) -> None:
         execute = self._connection.execute
         execute(f"PRAGMA page_size={_PAGE_BYTES}")
-        self._patiently(lambda: execute("PRAGMA journal_mode=WAL"))
-        (page_bytes,) = execute("PRAGMA page_size").fetchone()
-        execute(f"PRAGMA synchronous={self._synchronous}")
-        execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // page_bytes}")
-        execute("PRAGMA cache_size=-65536")
+        self.patiently(lambda: execute("PRAGMA journal_mode=WAL"))
+        self._tune(execute)
         tables = "SELECT 1 FROM sqlite_master WHERE name = 'onceonly_windows'"  # the youngest of them
         if execute(tables).fetchone() is None:
             self._refuse_foreign()
             script = files("onceonly.stores").joinpath("sqlite.sql").read_text()
             create = f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;"
-            self._patiently(lambda: self._connection.executescript(create))
+            self.patiently(lambda: self._connection.executescript(create))
         version = execute("SELECT value FROM onceonly_meta WHERE name = 'schema'").fetchone()
         if version != (_SCHEMA_VERSION,):
             msg = (
@@ -207,6 +210,12 @@ class SqliteStore:
             )
             raise ConfigurationError(msg)
 
+    def _tune(self, execute: Callable[[str], sqlite3.Cursor]) -> None:
+        (page_bytes,) = execute("PRAGMA page_size").fetchone()
+        execute(f"PRAGMA synchronous={self._synchronous}")
+        execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // page_bytes}")
+        execute("PRAGMA cache_size=-65536")
+
     def _refuse_foreign(self) -> None:
         """Who only looks must not leave tables in a database that never held any of ours."""
         ours = "SELECT 1 FROM sqlite_master WHERE name = 'onceonly_meta'"
@@ -214,7 +223,7 @@ class SqliteStore:
             msg = f"{self._path} is a SQLite database, but no onceonly store: check the path"
             raise ConfigurationError(msg)
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
+    def patiently(self, attempt: Callable[[], T]) -> T:
         """Until no other writer is in the way, or the timeout is over."""
         give_up = 0.0
         while True:
@@ -245,7 +254,7 @@ class SqliteStore:
         with self._lock:
             cursor = self._cursor
             try:
-                self._patiently(self._begin)
+                self.patiently(self._begin)
                 plans = Plans(cursor, self._clock(), self._groups, self._rules)
                 answer = plan(plans, argument)
                 cursor.execute("COMMIT")
@@ -261,7 +270,7 @@ class SqliteStore:
     def _read(self, plan: Callable[[Plans], T]) -> T:
         with self._lock:
             try:
-                return self._patiently(
+                return self.patiently(
                     lambda: plan(Plans(self._cursor, self._clock(), self._groups, self._rules))
                 )
             except sqlite3.Error as error:
@@ -272,7 +281,7 @@ class SqliteStore:
         try:
             with closing(self._connect()) as reader:
                 plans = Plans(reader.cursor(), self._clock(), {}, self._rules)
-                return self._patiently(lambda: plan(plans))
+                return self.patiently(lambda: plan(plans))
         except sqlite3.Error as error:
             raise _unavailable(error, self._path) from error
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from onceonly.errors import LeaseLost
+from onceonly.errors import InFlight, LeaseLost
 from onceonly.stores.rules import FOREVER, FORGET_HINT, MARK_HINT, REVOKE_HINT, Entry, Rules, refuse_live
 from onceonly.types import (
     Acquired,
@@ -88,6 +88,7 @@ WHERE id = ? AND token = ? AND state = 0 AND expires > ?"""
 _FENCE_FLOOR = "SELECT value FROM onceonly_meta WHERE name = 'fence'"
 _RAISE_FLOOR = "UPDATE onceonly_meta SET value = max(value, ?) WHERE name = 'fence'"
 
+_DONE = "SELECT 1 FROM onceonly_records WHERE id = ? AND state > 1 AND expires > ?"
 _LIVE = "SELECT until FROM onceonly_records WHERE id = ? AND state = 0 AND until > ?"
 
 
@@ -115,8 +116,6 @@ class Plans:
 
     def mark_seen(self, marks: Sequence[Mark], *, refuse_live_claims: bool = False) -> list[bool]:
         digests = digests_of(marks)
-        if refuse_live_claims:
-            self._refuse_live(marks, digests, MARK_HINT)
         order = in_order(digests)
         if isinstance(marks, Marks) and marks.type is None:
             columns = [map(digests.__getitem__, order)]
@@ -126,9 +125,12 @@ class Plans:
         else:
             new = self._changed(_MARK, self._new_rows(marks, digests, order), order)
         if not all(new):
-            for index in order:
-                if not new[index]:
-                    new[index] = self._mark_known(digests[index], marks[index])
+            known = [index for index in order if not new[index]]
+            free = self._not_seen(known, digests)
+            if refuse_live_claims and free:
+                self._refuse_live_marks(marks, digests, new, free)
+            for index in free:
+                new[index] = self._mark_known(digests[index], marks[index])
         return new
 
     def claim(self, requests: Sequence[ClaimRequest]) -> list[ClaimAnswer]:
@@ -353,6 +355,22 @@ class Plans:
         now = self._now
         chosen = [(digests[index], marks[index]) for index in order]
         return [(d, self._group(m.id.group), _PROCESSED, now + m.window, m.type, m.result) for d, m in chosen]
+
+    def _not_seen(self, known: Sequence[int], digests: Sequence[bytes]) -> list[int]:
+        """Those that are not done: expired, free or claimed. The usual case in one short look."""
+        execute, now = self._cursor.execute, self._now
+        return [i for i in known if execute(_DONE, (digests[i], now)).fetchone() is None]
+
+    def _refuse_live_marks(
+        self, marks: Sequence[Mark], digests: Sequence[bytes], new: Sequence[bool], known: Sequence[int]
+    ) -> None:
+        """Refused is the whole batch: what was marked a moment ago is taken back."""
+        try:
+            self._refuse_live([marks[i] for i in known], [digests[i] for i in known], MARK_HINT)
+        except InFlight:
+            inserted = [(digest,) for digest, is_new in zip(digests, new, strict=True) if is_new]
+            self._cursor.executemany("DELETE FROM onceonly_records WHERE id = ?", inserted)
+            raise
 
     def _mark_known(self, digest: bytes, mark: Mark) -> bool:
         kept = self._rules.mark(self._load(digest), mark, self._now)

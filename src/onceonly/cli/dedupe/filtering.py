@@ -1,0 +1,373 @@
+"""Each new record is passed on once: marked and written in one step, or not at all.
+
+To a file: write, sync, then marks and length in one transaction. To a pipe: write and flush, then commit
+the marks; a process that dies in between passes that batch on again, and never loses a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import NamedTuple
+
+from onceonly.cli.common import Exit, Refused
+from onceonly.cli.dedupe.formats import Malformed, Records, line_key
+from onceonly.cli.dedupe.outputs import TABLE, Output, write_all
+from onceonly.errors import StoreUnavailable
+from onceonly.stores.sqlite import SqliteStore
+from onceonly.types import Marks, ReadWindows, Record, RecordId
+
+STDOUT = 1
+_INPUTS = """
+CREATE TABLE IF NOT EXISTS onceonly_inputs (
+    id   INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE
+)"""
+_ASIDE = "malformed"  # the scope of what was set aside, so that it is set aside once, too
+_PATIENCE = 1.0  # seconds that a reader may take while other writers wait for us
+_LOOK = 0.2  # seconds between looks whether we are to end
+_ATOMIC = select.PIPE_BUF  # bytes that a pipe takes at once, if it takes any
+
+
+class Place(NamedTuple):
+    """Where a record was, and what must not change under its key."""
+
+    source: int
+    line: int
+    fingerprint: str | None = None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Records of one or more sources; ``lines`` is how many lines were read for them."""
+
+    records: Records = field(default_factory=Records)
+    sources: list[int] = field(default_factory=list)  # of each record
+    aside: list[tuple[int, Malformed]] = field(default_factory=list)  # source, and what is wrong
+    lines: int = 0
+    size: int = 0
+
+    def add(self, records: Records, source: int) -> None:
+        ours = self.records
+        before = len(ours.keys)
+        ours.texts += records.texts
+        ours.keys += records.keys
+        ours.numbers += records.numbers
+        if records.fingerprints is not None:
+            ours.fingerprints = (ours.fingerprints or []) + records.fingerprints
+        self.sources += [source] * len(records.keys)
+        for bad in records.malformed:
+            aside = Malformed(bad.number, bad.reason, bad.text, before + bad.after)
+            self.aside.append((source, aside))
+
+    def cut(self, count: int) -> None:
+        """Leave the first ``count`` records, and nothing that is malformed."""
+        for column in (self.records.texts, self.records.keys, self.records.numbers, self.sources):
+            del column[count:]
+        if self.records.fingerprints is not None:
+            del self.records.fingerprints[count:]
+        self.aside.clear()
+
+    def place(self, index: int) -> Place:
+        prints = self.records.fingerprints
+        return Place(self.sources[index], self.records.numbers[index], prints[index] if prints else None)
+
+    def notes(self) -> list[bytes]:
+        """The places as they are kept with the marks: small, and JSON."""
+        places = zip(self.sources, self.records.numbers, strict=True)
+        prints = self.records.fingerprints
+        if prints is None:
+            return [b"[%d,%d]" % place for place in places]
+        return [b'[%d,%d,"%b"]' % (*place, p.encode()) for place, p in zip(places, prints, strict=True)]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one run did."""
+
+    lines: int = 0
+    passed: int = 0
+    duplicates: int = 0
+    malformed: int = 0
+
+
+class _SlowReader(Exception):
+    """The pipe is full: what is left is written without keeping other writers waiting."""
+
+    def __init__(self, rest: memoryview) -> None:
+        super().__init__()
+        self.rest = rest
+
+
+class _Conflict(Exception):
+    """A record that must not be passed over, and nobody to set it aside for."""
+
+    def __init__(self, source: int, bad: Malformed) -> None:
+        super().__init__()
+        self.source = source
+        self.bad = bad
+
+
+OpenFile = Callable[[str, sqlite3.Connection], Output | None]
+
+
+class Filter:
+    """Passes batches on, and keeps where each record was first."""
+
+    def __init__(
+        self, store: SqliteStore, group: str, window: float, check: Callable[[], None], open_file: OpenFile
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._window = window
+        self._check = check
+        self._names: dict[int, str] = {}
+        self._header = False  # was written in this run
+        self._waits = not stat.S_ISREG(os.fstat(STDOUT).st_mode)
+        self.header: str | None = None
+        self.counts = Counts()
+        self._connection = store.connect()
+        with self._transaction() as connection:
+            connection.execute(TABLE)
+            connection.execute(_INPUTS)
+            self.output = open_file("output", connection)
+            self.report = open_file("report", connection)
+            self.errors = open_file("errors", connection)
+        self._files = [output for output in (self.output, self.report, self.errors) if output is not None]
+
+    def input(self, name: str) -> int:
+        """A small number for the name, to be kept with each record."""
+        name = name.encode("utf-8", "backslashreplace").decode()
+        with self._transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO onceonly_inputs (name) VALUES (?)", (name,))
+            found = connection.execute("SELECT id FROM onceonly_inputs WHERE name = ?", (name,))
+            number: int = found.fetchone()[0]
+        self._names[number] = name
+        return number
+
+    def finish(self) -> None:
+        """The run came to its end: whatever is behind the recorded lengths from now on is not ours."""
+        with self._transaction():
+            for output in self._files:
+                output.record(running=False)
+
+    def close(self) -> None:
+        for output in self._files:
+            output.close()
+        self._connection.close()
+
+    # --- batches ------------------------------------------------------------------------------
+
+    def settle(self, batch: Batch) -> None:
+        """Pass on what is new. What is malformed is set aside; or it ends the run, once all that came before
+        it is settled."""
+        if not batch.lines and not batch.aside:
+            return
+        stop = batch.aside[0] if batch.aside and self.errors is None else None
+        if stop is not None:
+            batch.cut(stop[1].after)
+        try:
+            self._settle(batch)
+        except _Conflict as conflict:
+            stop = conflict.source, conflict.bad
+            batch.cut(conflict.bad.after)
+            self._settle(batch)
+        if stop is not None:
+            source, bad = stop
+            hint = "mend it, or pass --errors FILE to set such lines aside"
+            msg = f"{self._name(source)}:{bad.number}: {bad.reason}; all before it is done: {hint}"
+            raise Refused(msg, Exit.INPUT)
+
+    def _settle(self, batch: Batch) -> None:
+        try:
+            self._commit(batch, passed_on=False)
+        except _SlowReader as slow:
+            self._write_on(slow.rest)
+            self._commit(batch, passed_on=True)
+        self.counts.lines += batch.lines
+
+    def _commit(self, batch: Batch, *, passed_on: bool) -> None:
+        lengths = [output.length for output in self._files]
+        try:
+            with self._transaction() as connection:
+                new = self._marked(connection, batch)
+                conflicts, report = self._looked_at(batch, new)
+                if not passed_on:
+                    self._pass_on(list(compress(batch.records.texts, new)))
+                if self.report:
+                    self.report.write(report)
+                if self.errors:
+                    self._set_aside(connection, self.errors, batch.aside + conflicts)
+                for output in self._files:
+                    output.record()
+        except BaseException:
+            for output, length in zip(self._files, lengths, strict=True):
+                output.back(length)
+            raise
+        counts, passed = self.counts, sum(new)
+        counts.passed += passed
+        counts.duplicates += len(new) - passed - len(conflicts)
+        counts.malformed += len(batch.aside) + len(conflicts)
+
+    def _marked(self, connection: sqlite3.Connection, batch: Batch) -> list[bool]:
+        """Which records are new; they are known when this transaction commits."""
+        window = self._window_of_now()
+        if window is None:
+            return [True] * len(batch.records.keys)
+        return self._mark(connection, "", batch.records.keys, batch.notes(), window)
+
+    def _mark(
+        self, connection: sqlite3.Connection, scope: str, keys: list[str], notes: list[bytes], window: float
+    ) -> list[bool]:
+        marks = Marks(self._group, scope, keys, window, results=notes)
+        return self._store.bind(connection).mark_seen(marks)
+
+    def _window_of_now(self) -> float | None:
+        """As every worker has it: what is set in the store wins."""
+        (stored,) = self._store.windows([ReadWindows(self._group)])
+        whole = [each.window for each in stored if each.type is None]
+        return whole[0] if whole else self._window
+
+    # --- where it goes ------------------------------------------------------------------------
+
+    def _pass_on(self, texts: list[str]) -> None:
+        if not texts:
+            return
+        if self.header is not None and not self._header and not (self.output and self.output.length):
+            texts.insert(0, self.header)
+        self._header = True
+        data = ("\n".join(texts) + "\n").encode("utf-8", "surrogateescape")
+        if self.output is not None:
+            self.output.write(data)
+        elif self._waits:
+            self._to_pipe(memoryview(data))
+        else:
+            write_all(STDOUT, data)
+
+    def _to_pipe(self, data: memoryview) -> None:
+        give_up = time.monotonic() + _PATIENCE
+        while data:
+            if not _writable(give_up - time.monotonic()):
+                raise _SlowReader(data)
+            data = data[os.write(STDOUT, data[:_ATOMIC]) :]
+
+    def _write_on(self, data: memoryview) -> None:
+        """However long it takes; nobody waits for us meanwhile."""
+        while data:
+            self._check()
+            if _writable(_LOOK):
+                data = data[os.write(STDOUT, data[:_ATOMIC]) :]
+
+    def _set_aside(
+        self, connection: sqlite3.Connection, errors: Output, aside: list[tuple[int, Malformed]]
+    ) -> None:
+        if not aside:
+            return
+        keys = [line_key(bad.text) for _, bad in aside]
+        notes = [b"[%d,%d]" % (source, bad.number) for source, bad in aside]
+        new = self._mark(connection, _ASIDE, keys, notes, self._window_of_now() or self._window)
+        lines = [
+            {
+                "source": self._name(source),
+                "line": bad.number,
+                "error": bad.reason,
+                "text": _as_text(bad.text),
+            }
+            for source, bad in compress(aside, new)
+        ]
+        errors.write(_ndjson(lines))
+
+    # --- duplicates ---------------------------------------------------------------------------
+
+    def _looked_at(self, batch: Batch, new: list[bool]) -> tuple[list[tuple[int, Malformed]], bytes]:
+        """Duplicates whose payload differs from the first one's; and the report of the others."""
+        prints = batch.records.fingerprints
+        if (self.report is None and prints is None) or all(new):
+            return [], b""
+        conflicts, lines = [], []
+        for index, first in self._firsts(batch, new):
+            place, key = batch.place(index), batch.records.keys[index]
+            where = None if first is None else {"source": self._name(first.source), "line": first.line}
+            if first is not None and first.fingerprint != place.fingerprint and prints and first.fingerprint:
+                reason = (
+                    f"another payload under the key of {where['source']}:{where['line']}" if where else ""
+                )
+                bad = Malformed(place.line, reason, batch.records.texts[index], index)
+                if self.errors is None:
+                    raise _Conflict(place.source, bad)
+                conflicts.append((place.source, bad))
+            else:
+                source = self._name(place.source)
+                lines.append({"source": source, "line": place.line, "key": key, "first": where})
+        return conflicts, _ndjson(lines)
+
+    def _firsts(self, batch: Batch, new: list[bool]) -> Iterator[tuple[int, Place | None]]:
+        """Each duplicate with the place of the first; None where the record was made by somebody else."""
+        keys = batch.records.keys
+        here = {keys[index]: index for index in compress(range(len(keys)), new)}
+        repeated = [index for index, is_new in enumerate(new) if not is_new]
+        before = [RecordId(self._group, "", keys[index]) for index in repeated if keys[index] not in here]
+        known = dict(zip(before, self._store.peek(before), strict=True))
+        for index in repeated:
+            key = keys[index]
+            if key in here:
+                yield index, batch.place(here[key])
+            else:
+                yield index, _place(known[RecordId(self._group, "", key)])
+
+    def _name(self, source: int) -> str:
+        if source not in self._names:
+            found = self._connection.execute("SELECT name FROM onceonly_inputs WHERE id = ?", (source,))
+            row = found.fetchone()
+            self._names[source] = row[0] if row else "?"
+        return self._names[source]
+
+    # --- the transaction ----------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
+        try:
+            self._store.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            msg = f"the store could not be written to: {error}"
+            raise StoreUnavailable(msg) from error
+
+
+def _writable(seconds: float) -> bool:
+    return bool(select.select([], [STDOUT], [], max(0.0, seconds))[1])
+
+
+def _place(record: Record | None) -> Place | None:
+    """What :meth:`Batch.notes` wrote, if it was us."""
+    try:
+        found = json.loads(record.result) if record is not None and record.result else None
+    except ValueError:
+        return None
+    if not isinstance(found, list) or len(found) not in (2, 3) or not all(type(n) is int for n in found[:2]):
+        return None
+    return Place(*found)
+
+
+def _ndjson(lines: list[dict[str, object]]) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def _as_text(text: str) -> str:
+    """What is not UTF-8 is shown, not kept."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
