@@ -57,10 +57,10 @@ def measure(cases: Sequence[Case], rounds: int) -> dict[str, Measured]:
     found: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
         for case in cases:
-            _progress(f"round {number + 1} of {rounds}: {case.name}")
+            progress(f"round {number + 1} of {rounds}: {case.name}")
             for name, rate in _once(case).items():
                 found[name].append(rate)
-    _progress("")
+    progress("")
     return {name: Measured(statistics.median(r), min(r), max(r)) for name, r in found.items()}
 
 
@@ -102,7 +102,7 @@ def _once(case: Case) -> Rates:
         return case.run(Path(directory))
 
 
-def _progress(text: str) -> None:
+def progress(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()

@@ -108,12 +108,12 @@ def json_option(fn: F) -> F:
 
 
 @contextmanager
-def opened(url: str | None, *, create: bool = False) -> Iterator[Store]:
+def opened(url: str | None, *, create: bool = False, bulk: bool = False) -> Iterator[Store]:
     """The store by URL, closed at the end. One that is not there yet is an error unless it may be created."""
     if not url:
         msg = "no store given: pass --store sqlite:///payments.db, or set ONCEONLY_STORE"
         raise Refused(msg, Exit.USAGE)
-    store = open_store(url, create=create)
+    store = open_store(url, create=create, bulk=bulk)
     try:
         yield store
     finally:

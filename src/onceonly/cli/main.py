@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from onceonly.cli.dedupe.command import dedupe
 from onceonly.cli.demo.command import demo
 
 
@@ -16,4 +17,5 @@ def command() -> None:
     """
 
 
+command.add_command(dedupe)
 command.add_command(demo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import NamedTuple, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -26,17 +27,24 @@ BACKENDS = {
 }
 
 
-def open_store(url: str, *, create: bool = True) -> Store:
-    """The store behind ``memory://`` or ``sqlite:///file``. ``create=False`` refuses a new one."""
-    return cast(Store, _open(url, asynchronous=False, create=create))
+def open_store(url: str, *, create: bool = True, bulk: bool = False) -> Store:
+    """The store behind ``memory://`` or ``sqlite:///file``. ``create=False`` refuses a new one; ``bulk``
+    is for large batches, where the store can make a difference."""
+    hints: dict[str, object] = {}
+    parts = urlsplit(url)
+    if not create:
+        hints |= _only_existing(parts)
+    if bulk and parts.scheme == "sqlite":
+        hints["bulk"] = True
+    return cast(Store, _open(url, hints))
 
 
 def open_async_store(url: str) -> AsyncStore:
     """As :func:`open_store`, for async code."""
-    return cast(AsyncStore, _open(url, asynchronous=True, create=True))
+    return cast(AsyncStore, _open(url, {}, asynchronous=True))
 
 
-def _open(url: str, *, asynchronous: bool, create: bool) -> object:
+def _open(url: str, hints: Mapping[str, object], *, asynchronous: bool = False) -> object:
     parts = urlsplit(url)
     backend = BACKENDS.get(parts.scheme)
     if backend is None:
@@ -54,17 +62,14 @@ def _open(url: str, *, asynchronous: bool, create: bool) -> object:
         msg = f"{parts.scheme}:// needs an extra: pip install 'onceonly[{backend.extra}]'"
         raise MissingExtra(msg) from error
     kind = getattr(module, backend.asynchronous if asynchronous else backend.sync)
-    place, options = _place(parts), _options(parts)
-    if not create:
-        options |= _only_existing(parts)
-    return kind(*place, **options)
+    return kind(*_place(parts), **_options(parts), **hints)
 
 
 def _only_existing(parts: SplitResult) -> dict[str, object]:
     if parts.scheme == "memory":
         msg = "memory:// lives in one process: here is nothing of it. Name the store of your workers"
         raise ConfigurationError(msg)
-    return {"create": False}
+    return {"create": False} if parts.scheme == "sqlite" else {}
 
 
 def _place(parts: SplitResult) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from onceonly.cli.dedupe.filtering import Batch, Filter
 from onceonly.cli.dedupe.formats import FORMATS, Csv, Format, Identity, Lines, Ndjson, Records
 from onceonly.cli.dedupe.outputs import Output, distinct
 from onceonly.cli.dedupe.progress import Progress, progress
-from onceonly.cli.dedupe.reading import STDIN, Source, chunks, source
+from onceonly.cli.dedupe.reading import STDIN, Chunk, Source, chunks, source
 from onceonly.cli.signals import EndRequests
 from onceonly.settings import check_name
 from onceonly.stores.sqlite import SqliteStore
@@ -79,7 +79,13 @@ def _file(name: str, text: str) -> Callable[[F], F]:
 @click.argument("inputs", nargs=-1, metavar="[FILE]...")
 @store_option
 @click.option("--group", default="dedupe", show_default=True, envvar="ONCEONLY_DEDUPE_GROUP", metavar="NAME")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Else by the name of each file.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(FORMATS),
+    envvar="ONCEONLY_DEDUPE_FORMAT",
+    help="Else by the name of each file.",
+)
 @click.option("--key", metavar="PLACE", help="NDJSON: '$.order.id'. CSV: the name, or number, of a column.")
 @click.option(
     "--fingerprint",
@@ -96,7 +102,7 @@ def _file(name: str, text: str) -> Callable[[F], F]:
 @click.option(
     "--batch",
     type=click.IntRange(1, 1_000_000),
-    default=100_000,
+    default=200_000,
     show_default=True,
     help="Lines per transaction, at the most.",
 )
@@ -131,7 +137,7 @@ def dedupe(
     seconds = window_seconds(window, name="--window") or 0.0
     distinct([s.path for s in sources if s.path], [path for path in files.values() if path])
     start = time.monotonic()
-    with EndRequests() as asked, opened(store, create=True) as found:
+    with EndRequests() as asked, opened(store, create=True, bulk=True) as found:
         if not isinstance(found, SqliteStore):
             msg = "dedupe needs a store whose transactions it can share: sqlite:///FILE"
             raise Refused(msg, Exit.USAGE)
@@ -162,7 +168,7 @@ def _run(
     batch = Batch()
     for each, form in zip(sources, formats, strict=True):
         number = filtered.input(each.name)
-        for records, lines, size in _parsed(each, form, asked):
+        for records, lines, size in _parsed(each, form, options.batch, asked):
             _check_header(filtered, each, records)
             batch.add(records, number)
             batch.lines += lines
@@ -177,14 +183,26 @@ def _run(
     shown(0)
 
 
-def _parsed(each: Source, form: Format, asked: EndRequests) -> Iterator[tuple[Records, int, int]]:
-    """Records, and how many lines and bytes were read for them."""
+def _parsed(each: Source, form: Format, most: int, asked: EndRequests) -> Iterator[tuple[Records, int, int]]:
+    """Records, and how many lines and bytes were read for them; not more lines than ``most`` at a time."""
     for chunk in chunks(each, asked.check):
         if chunk is None:
             yield _PAUSE, 0, 0
         else:
-            yield form.parse(chunk), len(chunk.lines), chunk.size
+            size = chunk.size
+            for part in _parts(chunk, most):
+                yield form.parse(part), len(part.lines), size
+                size = 0
     yield form.end(), 0, 0
+
+
+def _parts(chunk: Chunk, most: int) -> Iterator[Chunk]:
+    lines = chunk.lines
+    if len(lines) <= most:
+        yield chunk
+        return
+    for at in range(0, len(lines), most):
+        yield Chunk(chunk.number + at, lines[at : at + most], 0)
 
 
 def _check_header(filtered: Filter, each: Source, records: Records) -> None:
