@@ -23,7 +23,7 @@ test: .venv/.dev ## run the tests
 lint: .venv/.dev ## check style, types and the direction of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy $(wildcard src tests bench)
+	@$(BIN)/mypy $(wildcard src tests bench examples)
 	@$(BIN)/lint-imports
 
 bench: .venv/.dev ## measure against the textbook and the peers

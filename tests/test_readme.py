@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,16 +17,18 @@ from onceonly.settings import Options, resolve, store_and_group
 from onceonly.stores import BACKENDS, open_store
 from onceonly.testing.conformance import PROMISES, TRANSACTIONAL_PROMISES
 from onceonly.windows import PRESETS
+from tests.snippets import ROOT, run_python, said_output
 
-ROOT = Path(__file__).parents[1]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+DOCUMENTS = [path for folder in (".", "docs", "examples") for path in sorted((ROOT / folder).glob("*.md"))]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_OUTPUT = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
-_PRINT = re.compile(r"^\s*print\(", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]*)\)")
 _SPAN = re.compile(r"`([^`]+)`")
 _PLACE = re.compile(r"([\w/]+\.py)::([\w.]+)")
+
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT))
+)
 
 
 # --- snippets ---------------------------------------------------------------------------------
@@ -51,20 +50,11 @@ def _snippets() -> Iterator[Snippet]:
 
 @pytest.mark.parametrize("snippet", list(_snippets()), ids=lambda snippet: snippet.name)
 def test_snippet_prints_what_its_comments_say(snippet, tmp_path):
-    expected = _OUTPUT.findall(snippet.code)
-    assert len(expected) == len(_PRINT.findall(snippet.code)), "a print without its output beside it"
-    result = _run(snippet.code, tmp_path)
+    said = said_output(snippet.code)
+    result = run_python("-c", snippet.code, directory=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
-    assert result.stdout.splitlines() == expected
-
-
-def _run(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEONLY_")}
-    command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    assert result.stdout.splitlines() == said
 
 
 def test_the_readme_has_snippets_and_opens_with_the_two_commands():
@@ -174,7 +164,7 @@ def test_the_stores_table_has_every_store_and_its_options(tmp_path, monkeypatch)
 # --- names and links --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@each_document
 def test_links_point_to_what_exists(document):
     for target in _LINK.findall(_FENCE.sub("", document.read_text())):
         if re.match(r"[a-z]+:", target):
@@ -191,7 +181,7 @@ def _anchors(document: Path) -> list[str]:
     return [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@each_document
 def test_places_in_the_code_exist(document):
     """``core/flows.py::process``, under ``src/onceonly`` or the root."""
     for path, name in _PLACE.findall(document.read_text()):
@@ -233,7 +223,7 @@ def _shown_by() -> Iterator[str]:
             yield _cells(line)[-1]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@each_document
 def test_no_machine_is_named(document):
     text = document.read_text()
     assert not re.search(r"(?<![\w.:/])/(work|home|root|tmp|usr|opt|var)/", text)

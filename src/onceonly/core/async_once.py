@@ -194,9 +194,10 @@ class AsyncOnce(Engine):
         """
         runner = self._ready()
         refuse_uncallable(fn)
-        with suppress(StoreError):  # each message's own flow tells what that means for it
-            await runner.advance(flow := windows_of_now(self._policy, self._clock()), flow.send, None)
-        batch = self._batch(list(messages), key, fallback, scope, type)
+        if chosen := list(messages):
+            with suppress(StoreError):  # each message's own flow tells what that means for it
+                await runner.advance(flow := windows_of_now(self._policy, self._clock()), flow.send, None)
+        batch = self._batch(chosen, key, fallback, scope, type)
         return await runner.drive_batch(batch, fn, self._store)
 
     def handler(

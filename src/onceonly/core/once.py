@@ -116,9 +116,10 @@ class Once(Engine):
         """
         self._check_process()
         refuse_async(fn)
-        with suppress(StoreError):  # each message's own flow tells what that means for it
-            self._runner.advance(flow := windows_of_now(self._policy, self._clock()), flow.send, None)
-        batch = self._batch(list(messages), key, fallback, scope, type)
+        if chosen := list(messages):
+            with suppress(StoreError):  # each message's own flow tells what that means for it
+                self._runner.advance(flow := windows_of_now(self._policy, self._clock()), flow.send, None)
+        batch = self._batch(chosen, key, fallback, scope, type)
         return self._runner.drive_batch(batch, fn, self._store)
 
     def handler(
