@@ -87,7 +87,9 @@ def test_hundred_threads_make_a_handful_of_calls(counted):
     with Once(counted, group="billing") as once:
         outcomes = in_threads(lambda key: once.process(lambda m: m * 2, key, key=key))
     assert [o.result for o in outcomes] == [key * 2 for key in KEYS]
-    assert counted.items == {"claim": 100, "complete": 100}
+    assert counted.items == {"windows": counted.items["windows"], "claim": 100, "complete": 100}
+    assert 1 <= counted.items["windows"] <= 100  # nobody waits for another to be told first
+    assert counted.calls["windows"] <= HANDFUL
     assert counted.calls["claim"] <= HANDFUL
     assert counted.calls["complete"] <= HANDFUL
 
@@ -96,8 +98,8 @@ def test_hundred_tasks_make_one_claim_and_one_complete(async_counted):
     once = AsyncOnce(async_counted, group="billing")
     outcomes = in_tasks(lambda key: once.process(doubled, key, key=key))
     assert [o.result for o in outcomes] == [key * 2 for key in KEYS]
-    assert async_counted.items == {"claim": 100, "complete": 100}
-    assert async_counted.calls == {"claim": 1, "complete": 1}
+    assert async_counted.items == {"windows": 100, "claim": 100, "complete": 100}
+    assert async_counted.calls == {"windows": 1, "claim": 1, "complete": 1}
 
 
 def test_marks_and_releases_are_coalesced_too(counted, async_counted):

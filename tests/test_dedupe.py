@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.dedupe_helpers import KILLED, MAIN, MOMENTS, environment, run, run_killed
 
 from onceonly import Once
 from onceonly.cli.dedupe.formats import Csv, Identity, Lines, Ndjson
 from onceonly.cli.dedupe.reading import Chunk, _split
 from onceonly.stores.sqlite import SqliteStore
+from tests.dedupe_helpers import KILLED, MAIN, MOMENTS, environment, run, run_killed
 
 SIGKILLED = -signal.SIGKILL
 

@@ -548,7 +548,7 @@ def test_a_record_without_fingerprint_fits_any_payload():
 
 def test_a_mark_is_sent_once_and_never_again():
     driver = Driver()
-    flow = first_time(driver.policy, Mark(ID, 100.0))
+    flow = first_time(driver.policy, Mark(ID, 100.0), driver.clock)
     next(flow)
     with pytest.raises(StoreUnavailable):
         flow.throw(LOST_REPLY)
@@ -556,7 +556,7 @@ def test_a_mark_is_sent_once_and_never_again():
 
 def test_a_mark_fails_open_only_where_told():
     driver = Driver(on_store_error="open")
-    flow = first_time(driver.policy, Mark(ID, 100.0))
+    flow = first_time(driver.policy, Mark(ID, 100.0), driver.clock)
     next(flow)
     assert flow.throw(DOWN) == Emit(FailedOpen(ID, DOWN))
     with pytest.raises(StopIteration) as end:

@@ -286,8 +286,11 @@ def test_what_cannot_be_a_key_is_refused_before_anything_happens(engine, store, 
 
 def test_one_message_costs_one_claim_and_one_complete(engine, store):
     counted = FlakyStore(store)
-    engine(counted).process(Handler(5), {}, key="k")
-    assert counted.calls == {"claim": 1, "complete": 1}
+    once = engine(counted)
+    once.process(Handler(5), {}, key="k")
+    assert counted.calls == {"windows": 1, "claim": 1, "complete": 1}
+    once.process(Handler(5), {}, key="j")
+    assert counted.calls == {"windows": 1, "claim": 2, "complete": 2}
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(1)], ids=repr)
@@ -337,7 +340,7 @@ def test_the_window_ends_the_memory(engine, clock):
     assert once.process(handler, {}, key="k") == (Verdict.PROCESSED, 2, 1, 0.0, None, False)
 
 
-def test_without_a_window_everything_runs_and_no_store_is_asked(engine, store):
+def test_without_a_window_everything_runs_and_the_store_is_only_asked_for_windows(engine, store):
     handler, counted = Handler(5), FlakyStore(store)
     once = engine(counted, window=None)
     assert [once.process(handler, {}, key="k").verdict for _ in range(2)] == [Verdict.PROCESSED] * 2
@@ -347,7 +350,7 @@ def test_without_a_window_everything_runs_and_no_store_is_asked(engine, store):
     assert once.first_time_many(["k", "k"]) == [True, True]
     with once.claim("k") as claim:
         assert (claim.fresh, claim.fence) == (True, None)
-    assert (len(handler.runs), counted.calls) == (4, {})
+    assert (len(handler.runs), counted.calls) == (4, {"windows": 1})
 
 
 @pytest.mark.parametrize("policy", ["scope", "argument"])
@@ -691,10 +694,10 @@ def test_a_batch_keeps_its_order_and_costs_one_claim_and_one_complete(engine, st
     outcomes = once.process_many(lambda m: m["id"] * 2, messages, key="$.id")
     assert [o.result for o in outcomes] == [i * 2 for i in range(50)]
     assert all(o.verdict is Verdict.PROCESSED and o.attempt == 1 for o in outcomes)
-    assert counted.calls == {"claim": 1, "complete": 1}
+    assert counted.calls == {"windows": 1, "claim": 1, "complete": 1}
     again = once.process_many(Handler(), messages, key="$.id")
     assert [(o.verdict, o.result) for o in again] == [(Verdict.DUPLICATE, i * 2) for i in range(50)]
-    assert counted.calls == {"claim": 2, "complete": 1}
+    assert counted.calls == {"windows": 1, "claim": 2, "complete": 1}
 
 
 def test_an_empty_batch_costs_nothing(engine, store):
@@ -775,7 +778,7 @@ def test_a_batch_whose_claims_got_no_reply_asks_again_and_runs_once(engine, stor
     counted, handler = FlakyStore(store, {"claim": ["after"], "complete": ["after"]}), Handler("ok")
     outcomes = engine(counted).process_many(handler, [{"id": k} for k in "abc"], key="$.id")
     assert [(o.verdict, o.attempt) for o in outcomes] == [(Verdict.PROCESSED, 1)] * 3
-    assert (len(handler.runs), counted.calls) == (3, {"claim": 2, "complete": 2})
+    assert (len(handler.runs), counted.calls) == (3, {"windows": 1, "claim": 2, "complete": 2})
 
 
 @pytest.mark.parametrize(
@@ -912,7 +915,7 @@ def test_many_keys_are_marked_in_one_call_and_of_two_equal_ones_the_first_is_new
     once = engine(counted)
     once.first_time("b")
     assert once.first_time_many(["a", "b", "c", "a"]) == [True, False, True, False]
-    assert counted.calls == {"mark_seen": 2}
+    assert counted.calls == {"windows": 1, "mark_seen": 2}
 
 
 @pytest.mark.parametrize("bad", ["", 17, None])

@@ -55,6 +55,7 @@ from onceonly.types import (
 HOUR, YEAR = 3600.0, 365 * 86400.0
 LEASE, WINDOW = 30.0, 600.0
 KEY = RecordId("group", "", "key")
+OUR_TABLES = {"onceonly_meta", "onceonly_groups", "onceonly_records", "onceonly_windows"}
 PROCESSES = multiprocessing.get_context("forkserver")  # clean children: no threads, no connections of ours
 PROCESSES.set_forkserver_preload(["onceonly", "pytest"])
 
@@ -373,7 +374,7 @@ def test_our_tables_leave_the_tables_of_the_application_alone(path):
         SqliteStore(path).close()
         assert connection.execute("SELECT id FROM orders").fetchall() == [(1,)]
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-        assert names == {"orders", "onceonly_meta", "onceonly_groups", "onceonly_records"}
+        assert names == {"orders", *OUR_TABLES}
 
 
 @pytest.mark.parametrize("version", ["2", "0", None])

@@ -16,10 +16,11 @@ For every verb, on every store:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from onceonly.types import (
+    EVERY_STATE,
     Capabilities,
     ClaimAnswer,
     ClaimRequest,
@@ -31,6 +32,7 @@ from onceonly.types import (
     RecordId,
     Release,
     Renewal,
+    State,
     Stats,
     StoredWindow,
 )
@@ -100,8 +102,13 @@ class Store(Protocol):
         """Read only. Expired records are None."""
         ...
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        """Remove records; True where there was one. A live claim raises ``InFlight`` unless forced."""
+    def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        """Remove records; True where there was one. With ``only``, none whose state is another.
+
+        A live claim among them raises ``InFlight`` unless forced, and then nothing changed.
+        """
         ...
 
     def purge(self, *, limit: int = 10_000) -> int:
@@ -171,7 +178,9 @@ class AsyncStore(Protocol):
     async def release(self, releases: Sequence[Release]) -> list[bool]: ...
     async def renew(self, renewals: Sequence[Renewal]) -> list[bool]: ...
     async def peek(self, ids: Sequence[RecordId]) -> list[Record | None]: ...
-    async def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]: ...
+    async def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]: ...
     async def purge(self, *, limit: int = 10_000) -> int: ...
     async def stats(self) -> Stats: ...
     async def find(self, query: Query) -> list[Record]: ...

@@ -50,6 +50,9 @@ class State(StrEnum):
         return self is not State.CLAIMED and self is not State.FREE
 
 
+EVERY_STATE = frozenset(State)
+
+
 class Verdict(StrEnum):
     """What became of one delivery."""
 

@@ -12,13 +12,14 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from onceonly.errors import ConfigurationError, StoreFull
 from onceonly.protocols import Clock
 from onceonly.stores.rules import FOREVER, FORGET_HINT, REVOKE_HINT, Entry, Rules, refuse_live
 from onceonly.types import (
+    EVERY_STATE,
     Capabilities,
     ClaimAnswer,
     ClaimRequest,
@@ -117,15 +118,21 @@ class MemoryStore:
             found = [self._find(record_id, now) for record_id in ids]
             return [None if e is None else e.snapshot(i, now) for i, e in zip(ids, found, strict=True)]
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+    def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
         with self._lock:
-            now = self._tick()
-            found = self._not_live(ids, now, FORGET_HINT, force=force)
-            for record_id in ids:
-                self._stale += self._entries.pop(record_id, None) is not None
+            now, answers = self._tick(), []
+            for record_id, chosen in zip(
+                ids, self._not_live(ids, now, FORGET_HINT, force=force, only=only), strict=True
+            ):
+                kept = chosen is None and self._find(record_id, now) is not None
+                gone = None if kept else self._entries.pop(record_id, None)  # an expired one goes, untold
+                self._stale += gone is not None
+                answers.append(chosen is not None and gone is not None)
             if self._stale > self._max:
                 self._refile()
-            return [entry is not None for entry in found]
+            return answers
 
     def purge(self, *, limit: int = 10_000) -> int:
         with self._lock:
@@ -205,9 +212,18 @@ class MemoryStore:
         entry = self._entries.get(record_id)
         return entry if entry is not None and entry.expires > now else None
 
-    def _not_live(self, ids: Sequence[RecordId], now: float, hint: str, *, force: bool) -> list[Entry | None]:
-        """The records, unless one of them is a live claim."""
-        found = [self._find(record_id, now) for record_id in ids]
+    def _not_live(
+        self,
+        ids: Sequence[RecordId],
+        now: float,
+        hint: str,
+        *,
+        force: bool,
+        only: Collection[State] = EVERY_STATE,
+    ) -> list[Entry | None]:
+        """The records in these states, unless one of them is a live claim."""
+        known = [self._find(record_id, now) for record_id in ids]
+        found = [entry if entry is not None and entry.state in only else None for entry in known]
         for record_id, entry in zip(ids, found, strict=True):
             if not force and entry is not None and self._rules.live(entry, now):
                 refuse_live(record_id, entry.until - now, hint)
@@ -327,8 +343,10 @@ class AsyncMemoryStore:
     async def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
         return self._store.peek(ids)
 
-    async def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return self._store.forget(ids, force=force)
+    async def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        return self._store.forget(ids, force=force, only=only)
 
     async def purge(self, *, limit: int = 10_000) -> int:
         return self._store.purge(limit=limit)

@@ -17,7 +17,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -30,6 +30,7 @@ from onceonly.protocols import Clock
 from onceonly.stores.rules import Rules
 from onceonly.stores.sqlite_plans import Plans, claim_new, complete_ours
 from onceonly.types import (
+    EVERY_STATE,
     Capabilities,
     ClaimAnswer,
     ClaimRequest,
@@ -41,6 +42,7 @@ from onceonly.types import (
     RecordId,
     Release,
     Renewal,
+    State,
     Stats,
     StoredWindow,
 )
@@ -128,8 +130,10 @@ class SqliteStore:
     def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
         return self._read(lambda plans: plans.peek(ids))
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return self._write(lambda plans, chosen: plans.forget(chosen, force=force), ids)
+    def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        return self._write(lambda plans, chosen: plans.forget(chosen, force=force, only=only), ids)
 
     def purge(self, *, limit: int = 10_000) -> int:
         """Look for expired rows on a connection of its own, then delete them in short transactions."""
@@ -229,7 +233,7 @@ class SqliteStore:
         if self._create:
             return
         ours = "SELECT 1 FROM sqlite_master WHERE name = 'onceonly_meta'"
-        if self._patiently(lambda: self._connection.execute(ours).fetchone()) is None:
+        if self.patiently(lambda: self._connection.execute(ours).fetchone()) is None:
             msg = f"{self._path} is a SQLite database, but no onceonly store: check the path"
             raise ConfigurationError(msg)
 
@@ -393,8 +397,10 @@ class AsyncSqliteStore:
     async def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
         return await self._do(self._store.peek, ids)
 
-    async def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return await self._do(lambda i: self._store.forget(i, force=force), ids)
+    async def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        return await self._do(lambda i: self._store.forget(i, force=force, only=only), ids)
 
     async def purge(self, *, limit: int = 10_000) -> int:
         return await asyncio.to_thread(self._store.purge, limit=limit)  # beside the writer: it may take long

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from onceonly.errors import InFlight, LeaseLost
 from onceonly.stores.rules import FOREVER, FORGET_HINT, MARK_HINT, REVOKE_HINT, Entry, Rules, refuse_live
 from onceonly.types import (
+    EVERY_STATE,
     Acquired,
     ClaimAnswer,
     ClaimRequest,
@@ -182,16 +183,21 @@ class Plans:
         entries = [self._load(digest) for digest in digests]
         return [None if e is None else e.snapshot(i, self._now) for i, e in zip(ids, entries, strict=True)]
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool) -> list[bool]:
-        digests = self._not_live(ids, FORGET_HINT, force=force)
-        found = [self._load(digest) is not None for digest in digests]
-        self._delete("DELETE FROM onceonly_records WHERE id = ?", [(digest,) for digest in digests])
-        return found
+    def forget(self, ids: Sequence[RecordId], *, force: bool, only: Collection[State]) -> list[bool]:
+        answers = []
+        for digest, chosen in self._not_live(ids, FORGET_HINT, force=force, only=only):
+            if chosen is None and self._load(digest) is not None:
+                answers.append(False)
+                continue
+            deleted = self._delete("DELETE FROM onceonly_records WHERE id = ?", [(digest,)])
+            answers.append(chosen is not None and deleted == 1)  # an expired one goes as well, untold
+        return answers
 
     def revoke(self, ids: Sequence[RecordId], *, force: bool) -> list[bool]:
         answers = []
-        for record_id, digest in zip(ids, self._not_live(ids, REVOKE_HINT, force=force), strict=True):
-            entry = self._load(digest)
+        for record_id, (digest, entry) in zip(
+            ids, self._not_live(ids, REVOKE_HINT, force=force), strict=True
+        ):
             answers.append(self._rules.revoke(entry, self._now))
             if answers[-1] and entry is not None:
                 self._keep(digest, record_id, entry)
@@ -366,7 +372,7 @@ class Plans:
     ) -> None:
         """Refused is the whole batch: what was marked a moment ago is taken back."""
         try:
-            self._refuse_live([marks[i] for i in known], [digests[i] for i in known], MARK_HINT)
+            self._refuse_live([marks[i] for i in known], [digests[i] for i in known])
         except InFlight:
             inserted = [(digest,) for digest, is_new in zip(digests, new, strict=True) if is_new]
             self._cursor.executemany("DELETE FROM onceonly_records WHERE id = ?", inserted)
@@ -388,19 +394,29 @@ class Plans:
             StoredWindow(g.decode(), t.decode() or None, window, updated) for g, t, window, updated in rows
         ]
 
-    def _not_live(self, ids: Sequence[RecordId], hint: str, *, force: bool) -> list[bytes]:
-        """The digests, unless one of them is a live claim."""
-        marks = [Mark(record_id, 0.0) for record_id in ids]
-        digests = digests_of(marks)
-        if not force:
-            self._refuse_live(marks, digests, hint)
-        return digests
+    def _not_live(
+        self,
+        ids: Sequence[RecordId],
+        hint: str,
+        *,
+        force: bool,
+        only: Collection[State] = EVERY_STATE,
+    ) -> list[tuple[bytes, Entry | None]]:
+        """The records in these states, unless one of them is a live claim."""
+        found = []
+        for record_id, digest in zip(ids, digests_of([Mark(i, 0.0) for i in ids]), strict=True):
+            entry = self._load(digest)
+            chosen = entry if entry is not None and entry.state in only else None
+            if not force and chosen is not None and self._rules.live(chosen, self._now):
+                refuse_live(record_id, chosen.until - self._now, hint)
+            found.append((digest, chosen))
+        return found
 
-    def _refuse_live(self, marks: Sequence[Mark], digests: list[bytes], hint: str) -> None:
+    def _refuse_live(self, marks: Sequence[Mark], digests: list[bytes]) -> None:
         for mark, digest in zip(marks, digests, strict=True):
             row = self._cursor.execute(_LIVE, (digest, self._now)).fetchone()
             if row is not None:
-                refuse_live(mark.id, row[0] - self._now, hint)
+                refuse_live(mark.id, row[0] - self._now, MARK_HINT)
 
     def _refuse_lost(self, completions: Sequence[Completion]) -> None:
         """Before anything is written. What is loaded is a copy, so the rule may change it here."""

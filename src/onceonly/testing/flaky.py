@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Sized
 from typing import Literal, TypeVar
 
 from onceonly.errors import StoreUnavailable
 from onceonly.protocols import AsyncBoundStore, AsyncStore, BoundStore, Store
 from onceonly.types import (
+    EVERY_STATE,
     Capabilities,
     ClaimAnswer,
     ClaimRequest,
@@ -22,6 +23,7 @@ from onceonly.types import (
     RecordId,
     Release,
     Renewal,
+    State,
     Stats,
     StoredWindow,
 )
@@ -105,8 +107,10 @@ class FlakyStore:
     def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
         return self._do("peek", ids, self._store.peek)
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return self._do("forget", ids, lambda batch: self._store.forget(batch, force=force))
+    def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        return self._do("forget", ids, lambda batch: self._store.forget(batch, force=force, only=only))
 
     def purge(self, *, limit: int = 10_000) -> int:
         return self._do("purge", (), lambda _: self._store.purge(limit=limit))
@@ -185,8 +189,10 @@ class AsyncFlakyStore:
     async def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
         return await self._do("peek", ids, self._store.peek)
 
-    async def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return await self._do("forget", ids, lambda batch: self._store.forget(batch, force=force))
+    async def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        return await self._do("forget", ids, lambda batch: self._store.forget(batch, force=force, only=only))
 
     async def purge(self, *, limit: int = 10_000) -> int:
         return await self._do("purge", (), lambda _: self._store.purge(limit=limit))

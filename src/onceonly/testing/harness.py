@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from onceonly.protocols import AsyncBoundStore, AsyncStore, BoundStore, Store
 from onceonly.types import (
+    EVERY_STATE,
     Capabilities,
     ClaimAnswer,
     ClaimRequest,
@@ -27,6 +28,7 @@ from onceonly.types import (
     RecordId,
     Release,
     Renewal,
+    State,
     Stats,
     StoredWindow,
 )
@@ -104,8 +106,10 @@ class SyncView:
     def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
         return self.run(self._store.peek(ids))
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return self.run(self._store.forget(ids, force=force))
+    def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        return self.run(self._store.forget(ids, force=force, only=only))
 
     def purge(self, *, limit: int = 10_000) -> int:
         return self.run(self._store.purge(limit=limit))

@@ -3,7 +3,7 @@
 # ruff: noqa: ARG002 - what is broken is often that an argument is ignored
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from onceonly.errors import StoreFull
 from onceonly.stores.memory import MemoryStore
 from onceonly.stores.rules import FOREVER, Entry
 from onceonly.types import (
+    EVERY_STATE,
     ClaimAnswer,
     ClaimRequest,
     Completion,
@@ -160,21 +161,27 @@ class StatsMixGroups(MemoryStore):
 class ForgetIgnoresLiveClaims(MemoryStore):
     """Forget removes a claim under its running handler."""
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return super().forget(ids, force=True)
+    def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        return super().forget(ids, force=True, only=only)
 
 
 class ForgetStopsHalfWay(MemoryStore):
     """Forget removes what comes before the live claim, then raises."""
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return [super(ForgetStopsHalfWay, self).forget([i], force=force)[0] for i in ids]
+    def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        return [super(ForgetStopsHalfWay, self).forget([i], force=force, only=only)[0] for i in ids]
 
 
 class ForgetDoesNothing(MemoryStore):
     """Forget says True and keeps everything."""
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+    def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
         return [True] * len(ids)
 
 
@@ -203,8 +210,11 @@ class AnswersInOrderOfKeys(MemoryStore):
     def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
         return _sorted(ids, super().peek)
 
-    def forget(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return _sorted(ids, lambda batch: super(AnswersInOrderOfKeys, self).forget(batch, force=force))
+    def forget(
+        self, ids: Sequence[RecordId], *, force: bool = False, only: Collection[State] = EVERY_STATE
+    ) -> list[bool]:
+        forget = super().forget
+        return _sorted(ids, lambda batch: forget(batch, force=force, only=only))
 
 
 class LastClaimOfABatchWins(MemoryStore):
