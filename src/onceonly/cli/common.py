@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from onceonly.errors import InFlight, InvalidKey, OnceonlyError, StoreError
 from onceonly.protocols import Store
@@ -74,9 +75,18 @@ class Group(click.Group):
 
 def _inherited(ctx: click.Context, parameter: click.Parameter, value: object) -> object:
     """``onceonly claims --store X release`` is the same as ``onceonly claims release --store X``."""
-    if value is None and ctx.parent is not None and parameter.name is not None:
-        return ctx.parent.params.get(parameter.name)
+    name = parameter.name or ""
+    above = {} if ctx.parent is None else ctx.parent.params
+    if name in above and ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        return above[name]
     return value
+
+
+def complete_group(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Group names, if a store was given. A shell that completes must never see an error."""
+    with suppress(Exception), opened(ctx.params.get("store")) as store:
+        return [name for name in sorted(store.stats().groups) if name.startswith(incomplete)]
+    return []
 
 
 def store_option(fn: F) -> F:
@@ -97,13 +107,20 @@ def group_option(fn: F) -> F:
         envvar="ONCEONLY_GROUP",
         show_envvar=True,
         callback=_inherited,
+        shell_complete=complete_group,
         help="Who processes the messages.",
     )(fn)
 
 
 def json_option(fn: F) -> F:
     return click.option(
-        "--json", "as_json", is_flag=True, envvar="ONCEONLY_JSON", show_envvar=True, help="For machines."
+        "--json",
+        "as_json",
+        is_flag=True,
+        envvar="ONCEONLY_JSON",
+        show_envvar=True,
+        callback=_inherited,
+        help="For machines.",
     )(fn)
 
 

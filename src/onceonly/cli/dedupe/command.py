@@ -125,10 +125,11 @@ def dedupe(
     batch: int,
     as_json: bool,
 ) -> None:
-    """Pass each record on once: from files or the standard input, through a durable store.
+    """Pass each record of a stream on once.
 
-    Fed the same file again, it passes nothing. With --output a record is in that file once, also after
-    kill -9 at any moment. To a pipe, a kill may repeat one batch at the most; no line is ever lost.
+    From files or the standard input, through a durable store. Fed the same file again, it passes nothing.
+    With --output a record is in that file once, also after kill -9 at any moment. To a pipe, a kill may
+    repeat one batch at the most; no line is ever lost.
     """
     fields = tuple(name.strip() for name in fingerprint.split(",")) if fingerprint is not None else ()
     files = {"output": output, "report": report, "errors": errors}

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from onceonly.cli.common import json_option
 from onceonly.cli.demo.consumers import CONSUMERS, Consumer
 from onceonly.cli.demo.courier import Courier, DemoFailed
 from onceonly.cli.demo.faults import Faults
@@ -29,7 +30,7 @@ _Watch = Callable[[str], AbstractContextManager[Callable[[], None]]]
 @click.option("--messages", type=click.IntRange(min=50), default=2000, show_default=True, help="Payments.")
 @click.option("--workers", type=click.IntRange(2, 16), default=4, show_default=True, help=_WORKERS)
 @click.option("--seed", type=int, default=20, show_default=True, help="Same seed, same plan of faults.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per consumer and line.")
+@json_option
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
@@ -37,10 +38,11 @@ _Watch = Callable[[str], AbstractContextManager[Callable[[], None]]]
     help="Keep ledgers, logs and databases in DIR, which must be new or empty.",
 )
 def demo(*, messages: int, workers: int, seed: int, as_json: bool, keep: Path | None) -> None:
-    """Deliver payments more than once to workers that die, and count the effects.
+    """Kill workers, and count the effects.
 
-    The same duplicates, slow handlers and kill -9 meet the textbook's dedup and both modes of
-    onceonly, on SQLite, without a server. Ends with 1 if onceonly broke a promise.
+    Payments are delivered more than once to workers that die. The same duplicates, slow handlers and kill
+    -9 meet the textbook's dedup and both modes of onceonly, on SQLite, without a server. Ends with 1 if
+    onceonly broke a promise.
     """
     plan = make_plan(messages, seed)
     with EndRequests() as asked, _work_files(keep) as directory:

@@ -1,0 +1,99 @@
+"""Tables for people, objects for machines. What comes from records is text, never markup or control codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from io import TextIOWrapper
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from onceonly.cli.common import safe
+from onceonly.cli.operate.wording import condition, iso
+from onceonly.types import Record
+
+_WIDEST = 100_000
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Shows text as it is. What its encoding cannot write is escaped: a key must not end the command."""
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+
+def say(text: str, *, stderr: bool = False) -> None:
+    """One line, as long as it is."""
+    console(stderr=stderr).print(Text(safe(text)), soft_wrap=True)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Iterable[str] = ()) -> None:
+    """A table, without its empty columns. Nothing is ever cut off: a terminal that is too narrow
+    gets one line per cell instead, a pipe lines as long as they need to be."""
+    kept = [i for i, _ in enumerate(headers) if any(row[i] for row in rows)]
+    names = [headers[i] for i in kept]
+    cells = [[safe(row[i]) for i in kept] for row in rows]
+    out = console()
+    drawn = _drawn(names, cells, set(numbers))
+    needed = out.measure(drawn, options=out.options.update(max_width=_WIDEST)).maximum
+    if out.is_terminal and needed > out.width:
+        blocks([list(zip(names, row, strict=True)) for row in cells])
+        return
+    out.width = max(out.width, needed)
+    out.print(drawn)
+
+
+def _drawn(names: Sequence[str], cells: Sequence[Sequence[str]], numbers: set[str]) -> Table:
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        drawn.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+    for row in cells:
+        drawn.add_row(*(Text(cell) for cell in row))
+    return drawn
+
+
+def blocks(records: Sequence[Sequence[tuple[str, str]]]) -> None:
+    """Each record as lines of name and value, with an empty line between two records."""
+    for number, fields in enumerate(records):
+        if number:
+            say("")
+        widest = max(len(name) for name, _ in fields)
+        for name, value in fields:
+            if value:
+                say(f"{name:<{widest}}  {value}")
+
+
+def as_line(values: Mapping[str, object]) -> None:
+    """One JSON object on one line, in ASCII."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+def both(name: str, moment: float | None) -> dict[str, object]:
+    """A time for machines and for people."""
+    return {name: moment, f"{name}_iso": None if moment is None else iso(moment)}
+
+
+def as_json(record: Record) -> dict[str, object]:
+    """All of a record but its result."""
+    return {
+        "group": record.id.group,
+        "scope": record.id.scope,
+        "key": record.id.key,
+        "state": condition(record).value,
+        "type": record.type,
+        "attempt": record.attempt,
+        "fence": record.fence,
+        **both("claimed_at", record.claimed_at),
+        **both("lease_until", record.lease_until),
+        **both("not_before", record.not_before),
+        **both("done_at", record.done_at),
+        **both("expires_at", record.expires_at),
+        "fingerprint": None if record.fingerprint is None else record.fingerprint.hex(),
+        "result_bytes": None if record.result is None else len(record.result),
+    }
