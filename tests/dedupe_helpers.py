@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.commands import environment
 
 MAIN = "from onceonly.cli.dedupe.command import dedupe; dedupe(prog_name='onceonly dedupe')"
 
@@ -97,11 +98,6 @@ MOMENTS = (
     "after the commit",
     "after the cut",
 )
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ONCEONLY_")}
-    return {**kept, "PYTHONIOENCODING": "utf-8", **more}
 
 
 def run(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
 import sqlite3
 import subprocess
@@ -18,7 +16,8 @@ from onceonly import Once
 from onceonly.cli.dedupe.formats import Csv, Identity, Lines, Ndjson
 from onceonly.cli.dedupe.reading import Chunk, _split
 from onceonly.stores.sqlite import SqliteStore
-from tests.dedupe_helpers import KILLED, MAIN, MOMENTS, environment, run, run_killed
+from tests.commands import ONCEONLY, environment, run_on_terminal
+from tests.dedupe_helpers import KILLED, MAIN, MOMENTS, run, run_killed
 
 SIGKILLED = -signal.SIGKILL
 
@@ -561,12 +560,10 @@ def test_every_option_has_its_twin(tmp_path):
     (tmp_path / "in").write_text("1;a\n1;b\n")
     twins = {"FORMAT": "csv", "KEY": "1", "NO_HEADER": "1", "DELIMITER": ";", "OUTPUT": "out", "GROUP": "g"}
     twins |= {"WINDOW": "1h", "BATCH": "5", "REPORT": "dup"}
-    code = MAIN.replace("dedupe(prog", "dedupe(auto_envvar_prefix='ONCEONLY_DEDUPE', prog")
     env = environment(ONCEONLY_STORE="sqlite:///store.db", ONCEONLY_JSON="1")
     env |= {f"ONCEONLY_DEDUPE_{name}": value for name, value in twins.items()}
-    done = subprocess.run(
-        [sys.executable, "-c", code, "in"], cwd=tmp_path, capture_output=True, env=env, check=False
-    )
+    command = [*ONCEONLY, "dedupe", "in"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=env, check=False)
     assert json.loads(done.stdout)["duplicates"] == 1, done.stderr
     assert (tmp_path / "out").read_text() == "1;a\n"
     assert len(ndjson(tmp_path / "dup")) == 1
@@ -574,29 +571,14 @@ def test_every_option_has_its_twin(tmp_path):
 
 def test_on_a_terminal_there_is_a_bar_and_in_a_pipe_there_is_none(tmp_path):
     (tmp_path / "in").write_text(many(300_000))
-    shown = _on_terminal(tmp_path, "in", "--output", "out", "--batch", "50000")
+    options = ("in", "--output", "out", "--batch", "50000", "--store", "sqlite:///store.db")
+    shown, code = run_on_terminal(
+        [*ONCEONLY, "dedupe", *options], directory=tmp_path, columns=120, TERM="xterm"
+    )
+    assert code == 0
     assert "\x1b[" in shown
     assert "duplicates," in shown
     assert "300,000 lines: " in shown
     done = run(tmp_path, "in", "--output", "out2")
     assert b"\x1b" not in done.stderr
     assert b"\r" not in done.stderr
-
-
-def _on_terminal(directory: Path, *options: str) -> str:
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-c", MAIN, "--store", "sqlite:///store.db", *options]
-    env = environment(TERM="xterm", COLUMNS="120")
-    with subprocess.Popen(command, cwd=directory, stdin=follower, stdout=follower, stderr=follower, env=env):
-        os.close(follower)
-        seen = b""
-        while True:
-            try:
-                part = os.read(leader, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            seen += part
-    os.close(leader)
-    return seen.decode()

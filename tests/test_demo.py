@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -13,18 +12,13 @@ import pytest
 
 from onceonly.cli.demo.judge import OVERLAP, Effect, judge
 from onceonly.cli.demo.plan import LATE, Kill, Payment, Plan, Step, make_plan
+from tests.commands import ONCEONLY, environment, run_on_terminal
 
-COMMAND = [sys.executable, "-c", "from onceonly.cli import main; main()", "demo"]
+COMMAND = [*ONCEONLY, "demo"]
 KEYS = ["consumer", "delivered", "unique", "effects", "lost", "doubled", "kills"]
 NAMES = ["textbook", "onceonly-leased", "onceonly-transactional"]
 NAMES_SHOWN = tuple(f" {name}" for name in NAMES)
 SMALL = ["--messages", "50", "--seed", "3"]
-
-
-def environment(**more):
-    unwanted = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE")
-    kept = {k: v for k, v in os.environ.items() if k not in unwanted and not k.startswith("ONCEONLY_")}
-    return {**kept, "PYTHONIOENCODING": "utf-8", **more}
 
 
 def run(*options, **env):
@@ -109,9 +103,9 @@ def test_a_signal_ends_it_without_leaving_anything_behind(send, number, tmp_path
 def test_a_signal_that_comes_where_python_ignores_what_is_raised_ends_it_too():
     """After a fork Python runs callbacks and only prints what they raise: CI met a signal there."""
     in_callback = "os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGTERM))"
-    code = f"import os, signal; {in_callback}; {COMMAND[2]}"
+    code = f"import os, signal; {in_callback}; {COMMAND[-2]}"
     done = subprocess.run(
-        [sys.executable, "-c", code, *COMMAND[3:]],
+        [sys.executable, "-c", code, COMMAND[-1]],
         capture_output=True,
         env=environment(),
         timeout=30,
@@ -121,31 +115,14 @@ def test_a_signal_that_comes_where_python_ignores_what_is_raised_ends_it_too():
 
 
 def test_a_signal_that_is_ignored_stays_ignored():
-    code = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {COMMAND[2]}"  # as nohup does
-    command = [sys.executable, "-c", code, *COMMAND[3:], *SMALL, "--json"]
+    code = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {COMMAND[-2]}"  # as nohup does
+    command = [sys.executable, "-c", code, COMMAND[-1], *SMALL, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout
         assert process.stdout.readline()  # under way
         process.send_signal(signal.SIGHUP)
         assert process.stdout.read().count(b"\n") == len(NAMES) - 1
     assert process.returncode == 0
-
-
-def run_on_terminal(command, **env):
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**env)
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while chunk := os.read(ours, 65536):
-                shown += chunk
-        except OSError:  # Linux: the last writer has hung up
-            pass
-        finally:
-            os.close(ours)
-    return shown.decode(), process.returncode
 
 
 @pytest.mark.parametrize(

@@ -20,4 +20,4 @@ def main() -> None:
         sys.exit(2)
     finally:
         globals()["main"] = this  # importing the module of that name has put itself here
-    command(prog_name="onceonly", auto_envvar_prefix="ONCEONLY")
+    command(prog_name="onceonly")

@@ -89,6 +89,16 @@ def complete_group(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
     return []
 
 
+def give_twins(command: click.Command, prefix: str = "ONCEONLY") -> None:
+    """Let every option be set in the environment, under the name that a user types."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.envvar is None and parameter.expose_value:
+            flag = max(parameter.opts, key=len).lstrip("-").replace("-", "_")
+            parameter.envvar, parameter.show_envvar = f"{prefix}_{flag}".upper(), True
+    for each in getattr(command, "commands", {}).values():
+        give_twins(each, f"{prefix}_{each.name}")
+
+
 def store_option(fn: F) -> F:
     return click.option(
         "--store",

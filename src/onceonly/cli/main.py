@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from onceonly.cli.common import give_twins
 from onceonly.cli.dedupe.command import dedupe
 from onceonly.cli.demo.command import demo
 from onceonly.cli.operate.claims import claims
@@ -20,8 +21,8 @@ from onceonly.cli.operate.windows import windows
 def command() -> None:
     r"""Exactly-once effects from at-least-once messages.
 
-    Every option can also be set in the environment, as ONCEONLY_<COMMAND>_<OPTION>; the store, the group
-    and --json for all commands as ONCEONLY_STORE, ONCEONLY_GROUP and ONCEONLY_JSON.
+    Every option can also be set in the environment. Its help names the variable; ONCEONLY_STORE,
+    ONCEONLY_GROUP and ONCEONLY_JSON are for all commands.
 
     \b
     Ends with 0 if it is done, 1 if there was nothing to do it to, 2 for a wrong option or setting,
@@ -32,3 +33,4 @@ def command() -> None:
 
 for each in (claims, completion, dedupe, demo, forget, peek, purge, stats, windows):
     command.add_command(each)
+give_twins(command)

@@ -78,12 +78,11 @@ def _file(name: str, text: str) -> Callable[[F], F]:
 @click.command(cls=Command)
 @click.argument("inputs", nargs=-1, metavar="[FILE]...")
 @store_option
-@click.option("--group", default="dedupe", show_default=True, envvar="ONCEONLY_DEDUPE_GROUP", metavar="NAME")
+@click.option("--group", default="dedupe", show_default=True, metavar="NAME", help="Whose records they are.")
 @click.option(
     "--format",
     "kind",
     type=click.Choice(FORMATS),
-    envvar="ONCEONLY_DEDUPE_FORMAT",
     help="Else by the name of each file.",
 )
 @click.option("--key", metavar="PLACE", help="NDJSON: '$.order.id'. CSV: the name, or number, of a column.")

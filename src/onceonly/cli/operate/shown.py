@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import TextIOWrapper
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -34,18 +35,19 @@ def say(text: str, *, stderr: bool = False) -> None:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Iterable[str] = ()) -> None:
     """A table, without its empty columns. Nothing is ever cut off: a terminal that is too narrow
-    gets one line per cell instead, a pipe lines as long as they need to be."""
+    gets one line per cell instead; a pipe gets aligned columns and nothing else."""
     kept = [i for i, _ in enumerate(headers) if any(row[i] for row in rows)]
     names = [headers[i] for i in kept]
     cells = [[safe(row[i]) for i in kept] for row in rows]
+    if not sys.stdout.isatty():
+        _columns([names, *cells])
+        return
     out = console()
     drawn = _drawn(names, cells, set(numbers))
-    needed = out.measure(drawn, options=out.options.update(max_width=_WIDEST)).maximum
-    if out.is_terminal and needed > out.width:
+    if out.measure(drawn, options=out.options.update(max_width=_WIDEST)).maximum > out.width:
         blocks([list(zip(names, row, strict=True)) for row in cells])
-        return
-    out.width = max(out.width, needed)
-    out.print(drawn)
+    else:
+        out.print(drawn)
 
 
 def _drawn(names: Sequence[str], cells: Sequence[Sequence[str]], numbers: set[str]) -> Table:
@@ -55,6 +57,16 @@ def _drawn(names: Sequence[str], cells: Sequence[Sequence[str]], numbers: set[st
     for row in cells:
         drawn.add_row(*(Text(cell) for cell in row))
     return drawn
+
+
+def _columns(lines: Sequence[Sequence[str]]) -> None:
+    widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    for line in lines:
+        say(
+            "  ".join(
+                cell + " " * (w - cell_len(cell)) for cell, w in zip(line, widths, strict=True)
+            ).rstrip()
+        )
 
 
 def blocks(records: Sequence[Sequence[tuple[str, str]]]) -> None:

@@ -76,9 +76,10 @@ def _type_option(text: str) -> Callable[[F], F]:
 def set_window(
     *, group: str, length: str, kind: str | None, yes: bool, store: str | None, as_json: bool
 ) -> None:
-    """Set the window of GROUP: 24h, 1h30m, a preset (payment, order, notification, analytics), or none.
+    """Set the window of GROUP.
 
-    "none" is no dedup at all: every delivery takes effect.
+    To 24h, 1h30m, a preset (payment, order, notification, analytics), or to "none", which is no dedup at
+    all: every delivery takes effect.
     """
     name, kind = check_name("group", group), optional_name("type", kind)
     seconds = None if length == _NONE else window_seconds(length, name="WINDOW")
@@ -99,7 +100,10 @@ def set_window(
 @_type_option("That of this type.")
 @store_option
 def clear_window(*, group: str, kind: str | None, store: str | None) -> None:
-    """Take the window of GROUP back, so that those in the code count again. Ends with 1 if none was set."""
+    """Take the window of GROUP back.
+
+    Those in the code count again. Ends with 1 if none was set.
+    """
     name, kind = check_name("group", group), optional_name("type", kind)
     with opened(store) as found:
         cleared = found.clear_window(name, kind)
