@@ -222,9 +222,10 @@ def _conclude(filtered: Filter, seconds: float, *, as_json: bool) -> None:
         found |= {"malformed": counts.malformed, "seconds": round(seconds, 3)}  # type: ignore[dict-item]
         click.echo(json.dumps(found), err=filtered.output is None)
         return
+    duplicates = "1 duplicate" if counts.duplicates == 1 else f"{counts.duplicates:,} duplicates"
     malformed = f", {counts.malformed:,} malformed" if counts.malformed else ""
     click.echo(
-        f"{counts.lines:,} lines: {counts.passed:,} passed on, {counts.duplicates:,} duplicates{malformed}; "
+        f"{counts.lines:,} lines: {counts.passed:,} passed on, {duplicates}{malformed}; "
         f"{seconds:.1f} s, {counts.lines / max(seconds, 1e-9):,.0f} lines/s",
         err=True,
     )
