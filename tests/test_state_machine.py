@@ -14,7 +14,7 @@ from onceonly.stores.memory import AsyncMemoryStore, MemoryStore
 from onceonly.stores.rules import Entry, Rules
 from onceonly.stores.sqlite import AsyncSqliteStore, SqliteStore
 from onceonly.testing import Harness, ManualClock, SyncView
-from onceonly.testing.broken import BrokenKind, build, claim_rules, rules, stores
+from onceonly.testing.broken import BrokenKind, build, claim_rules, operating, rules, stores
 from onceonly.testing.machine import store_machine
 from onceonly.types import Completion
 
@@ -30,6 +30,17 @@ FOUND = (
     stores.FenceRestarts,
     stores.PurgeRemovesUnfinished,
     stores.ExpiredStillAnswers,
+    claim_rules.MarkForgetsResult,
+    claim_rules.LastMarkResultWins,
+    stores.ColumnsLoseTheResults,
+    operating.RevokeKeepsToken,
+    operating.RevokeKeepsDeadline,
+    operating.RevokeForgetsAttempts,
+    operating.ForgetTakesEveryState,
+    operating.ForgetCountsTwice,
+    operating.FindIgnoresOrphaned,
+    operating.FindLimitsFirst,
+    operating.FindShowsExpired,
 )
 
 

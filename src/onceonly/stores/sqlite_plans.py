@@ -64,7 +64,7 @@ INSERT INTO onceonly_records (id, grp, state, expires, until, token, fence, atte
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
     state = excluded.state, expires = excluded.expires, until = excluded.until,
-    token = excluded.token, fence = max(excluded.fence, coalesce(fence, 0)), attempt = excluded.attempt,
+    token = excluded.token, fence = excluded.fence, attempt = excluded.attempt,
     orphaned = excluded.orphaned, done_at = excluded.done_at, scope = excluded.scope,
     key = excluded.key, type = excluded.type, fingerprint = excluded.fingerprint,
     result = excluded.result"""
@@ -381,6 +381,8 @@ class Plans:
     def _mark_known(self, digest: bytes, mark: Mark) -> bool:
         kept = self._rules.mark(self._load(digest), mark, self._now)
         if kept is not None:
+            if kept.fence < self._row_fence:  # of a claim that is expired: this record never had it
+                self._cursor.execute(_RAISE_FLOOR, (self._row_fence,))
             self._keep(digest, mark.id, kept)
         return kept is not None
 

@@ -6,7 +6,7 @@ mistake in ``stores/rules.py`` cannot hide in it. Times in the model are units o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from onceonly.errors import InFlight
 from onceonly.testing.harness import Harness
 from onceonly.types import (
+    EVERY_STATE,
     Acquired,
     Busy,
     ClaimAnswer,
@@ -22,9 +23,12 @@ from onceonly.types import (
     Completion,
     Done,
     Mark,
+    Marks,
+    Query,
     RecordId,
     Release,
     Renewal,
+    State,
     Status,
 )
 
@@ -33,9 +37,13 @@ NEVER = float("inf")
 
 keys = st.sampled_from(("a", "b", "c"))
 batches = st.lists(keys, min_size=1, max_size=3, unique=True)
+repeating = st.lists(keys, min_size=1, max_size=3)
 tokens = st.sampled_from((b"token of owner A", b"token of owner B", b"token of owner C"))
 prints = st.sampled_from((None, b"x", b"y"))
 results = st.sampled_from((None, b"0", b'""', b"null", b"", b"42"))
+bytes_results = results.map(lambda result: result or b"")
+chosen = st.one_of(st.just(EVERY_STATE), st.frozensets(st.sampled_from(State), min_size=1))
+limits = st.sampled_from((1, 2, 100))
 delays = st.sampled_from((0.0, 0.0, 3.0, 20.0))
 durations = st.sampled_from((1.0, 3.0, 4.0, 5.0, 11.0, 15.0, 16.0, 17.0, 20.0, 21.0))
 
@@ -53,7 +61,7 @@ class Known:
     orphaned: bool = False
     fingerprint: bytes | None = None
     result: bytes | None = None
-    marked: bool = False  # by mark_seen; what its attempt and fence are nobody promises
+    marked: bool = False  # by mark_seen; what attempt and fence ``peek`` shows nobody promises
 
 
 @dataclass
@@ -75,6 +83,23 @@ class Model:
     def owned(self, key: str, token: bytes, *states: str) -> Known | None:
         known = self.get(key)
         return known if known is not None and known.token == token and known.state in states else None
+
+    def pop(self, key: str, only: frozenset[State]) -> bool:
+        known = self.get(key)
+        if known is None or known.state not in only:
+            return False
+        del self.records[key]
+        return True
+
+    def claimed(self, query: Query) -> list[tuple[str, Known]]:
+        """What was claimed once, and how the query chooses; by fence."""
+        fitting = [(key, k) for key in self.records if (k := self.get(key)) and self._fits(k, query)]
+        return sorted(fitting, key=lambda each: each[1].fence)
+
+    def _fits(self, known: Known, query: Query) -> bool:
+        if not known.fence or known.state not in query.states:
+            return False
+        return known.state != "claimed" or query.orphaned in (None, known.until <= self.now)
 
     def edges(self) -> list[float]:
         """Moments at which some answer changes."""
@@ -217,34 +242,60 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- verbs without a token ----------------------------------------------------------------
 
-    @rule(batch=st.lists(keys, min_size=1, max_size=3))
-    def mark_seen(self, batch: list[str]) -> None:
-        expected = [self._mark(key) for key in batch]
-        marks = [Mark(self._id(key), self._seconds(WINDOW)) for key in batch]
+    @rule(batch=st.lists(st.tuples(keys, results), min_size=1, max_size=3))
+    def mark_seen(self, batch: list[tuple[str, bytes | None]]) -> None:
+        window = self._seconds(WINDOW)
+        self._mark([Mark(self._id(key), window, result=result) for key, result in batch])
+
+    @rule(batch=st.lists(st.tuples(keys, bytes_results), min_size=1, max_size=3))
+    def mark_columns(self, batch: list[tuple[str, bytes]]) -> None:
+        names, told = [key for key, _ in batch], [result for _, result in batch]
+        self._mark(Marks(self.harness.group, "", names, self._seconds(WINDOW), results=told))
+
+    def _mark(self, marks: Sequence[Mark]) -> None:
+        expected = [self._marked(mark.id.key, mark.result) for mark in marks]
         _same(self.store.mark_seen(marks), expected, "mark_seen")
 
-    def _mark(self, key: str) -> bool:
-        known = self.model.get(key)
-        if self.model.live(key) or (known is not None and known.state in set(Status)):
+    def _marked(self, key: str, result: bytes | None) -> bool:
+        known = self.model.get(key) or Known("free", NEVER)
+        if self.model.live(key) or known.state in set(Status):
             return False
-        fingerprint = known.fingerprint if known is not None else None
-        expires = self.model.now + WINDOW
-        self.model.records[key] = Known("processed", expires, fingerprint=fingerprint, marked=True)
+        done = Known("processed", self.model.now + WINDOW, result=result, marked=True)
+        done.fingerprint, done.fence = known.fingerprint, known.fence
+        self.model.records[key] = done
         return True
 
-    @rule(batch=batches, force=st.booleans())
-    def forget(self, batch: list[str], *, force: bool) -> None:
+    @rule(batch=repeating, force=st.booleans(), only=chosen)
+    def forget(self, batch: list[str], *, force: bool, only: frozenset[State]) -> None:
+        ids = [self._id(key) for key in batch]
+        if not force and State.CLAIMED in only and any(self.model.live(key) for key in batch):
+            self._refused(lambda: self.store.forget(ids, only=only), "forget")
+        else:
+            expected = [self.model.pop(key, only) for key in batch]
+            _same(self.store.forget(ids, force=force, only=only), expected, f"forget of {only}")
+
+    @rule(batch=repeating, force=st.booleans())
+    def revoke(self, batch: list[str], *, force: bool) -> None:
         ids = [self._id(key) for key in batch]
         if not force and any(self.model.live(key) for key in batch):
-            try:
-                self.store.forget(ids)
-            except InFlight:
-                return
-            _check(False, "forget of a live claim did not raise InFlight")
-        expected = [self.model.get(key) is not None for key in batch]
-        _same(self.store.forget(ids, force=force), expected, "forget")
-        for key in batch:
-            self.model.records.pop(key, None)
+            self._refused(lambda: self.store.revoke(ids), "revoke")
+        else:
+            expected = [self._revoked(key) for key in batch]
+            _same(self.store.revoke(ids, force=force), expected, "revoke")
+
+    def _revoked(self, key: str) -> bool:
+        known = self.model.get(key)
+        if known is None or known.state not in ("claimed", "free"):
+            return False
+        known.token, known.until = None, 0.0
+        return True
+
+    def _refused(self, call: Callable[[], object], verb: str) -> None:
+        try:
+            call()
+        except InFlight:
+            return
+        _check(False, f"{verb} of a live claim did not raise InFlight")
 
     @rule()
     def purge(self) -> None:
@@ -278,6 +329,19 @@ class StoreMachine(RuleBasedStateMachine):
             if not known.marked:
                 counts = (record.attempt, record.fence)
                 _same(counts, (known.attempt, known.fence), f"attempt and fence of {key}")
+
+    @rule(states=chosen, orphaned=st.sampled_from((None, True, False)), limit=limits)
+    def find(self, *, states: frozenset[State], orphaned: bool | None, limit: int) -> None:
+        """Oldest claims first. Two keys may have the same fence, and then either may come first."""
+        query = Query(states, self.harness.group, orphaned, limit)
+        fitting = {key: (known.state, known.fence) for key, known in self.model.claimed(query)}
+        records = self.store.find(query)
+        found = {record.id.key: record.state.value for record in records}
+        _same(len(records), min(limit, len(fitting)), f"number of records by {query}")
+        strangers = [key for key, state in found.items() if key not in fitting or fitting[key][0] != state]
+        _check(not strangers, f"{query} found {strangers}, which the model does not")
+        expected = [fence for _, fence in fitting.values()][:limit]
+        _same([fitting[key][1] for key in found], expected, f"fences by {query}")
 
     @rule()
     def stats(self) -> None:

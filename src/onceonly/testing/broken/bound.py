@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from onceonly.errors import LeaseLost
 from onceonly.stores.sqlite import BoundSqliteStore, SqliteStore
-from onceonly.types import Acquired, Busy, ClaimAnswer, ClaimRequest, Completion, Mark, Release
+from onceonly.types import (
+    Acquired,
+    Busy,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Mark,
+    ReadWindows,
+    Release,
+    StoredWindow,
+)
 
 
 class _Unbound(BoundSqliteStore):
@@ -26,6 +36,9 @@ class _Unbound(BoundSqliteStore):
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
         return self._store.release(releases)
+
+    def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+        return self._store.windows(requests)
 
 
 class BindDoesNotBind(SqliteStore):
@@ -76,6 +89,14 @@ class BoundMarkIsNeverNew(_Wrapped):
     class bound(BoundSqliteStore):  # noqa: N801
         def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
             return [False] * len(marks)
+
+
+class BoundMarkForgetsResult(_Wrapped):
+    """A bound mark keeps no result."""
+
+    class bound(BoundSqliteStore):  # noqa: N801
+        def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
+            return super().mark_seen([mark._replace(result=None) for mark in marks])
 
 
 class BoundCommits(_Wrapped):
@@ -136,6 +157,14 @@ class BoundReleaseDoesNothing(_Wrapped):
     class bound(BoundSqliteStore):  # noqa: N801
         def release(self, releases: Sequence[Release]) -> list[bool]:
             return [True] * len(releases)
+
+
+class BoundKnowsNoWindows(_Wrapped):
+    """A bound store tells no windows, so that the inbox follows none."""
+
+    class bound(BoundSqliteStore):  # noqa: N801
+        def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
+            return [[] for _ in requests]
 
 
 class BindTakesAnything(SqliteStore):

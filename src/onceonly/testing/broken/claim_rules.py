@@ -71,6 +71,45 @@ class MarkForgetsType(Rules):
         return super().mark(entry, mark._replace(type=None), now)
 
 
+class MarkForgetsResult(Rules):
+    """The result of a mark is dropped."""
+
+    def mark(self, entry: Entry | None, mark: Mark, now: float) -> Entry | None:
+        return super().mark(entry, mark._replace(result=None), now)
+
+
+class EmptyMarkResultIsNone(Rules):
+    """An empty result of a mark is taken for none."""
+
+    def mark(self, entry: Entry | None, mark: Mark, now: float) -> Entry | None:
+        return super().mark(entry, mark._replace(result=mark.result or None), now)
+
+
+class LastMarkResultWins(Rules):
+    """A mark of what is done replaces the result it has."""
+
+    def mark(self, entry: Entry | None, mark: Mark, now: float) -> Entry | None:
+        if entry is not None and entry.state.done:
+            entry.result = mark.result
+        return super().mark(entry, mark, now)
+
+
+class FirstMarkResultFillsIn(Rules):
+    """A mark of what is done gives it a result, where it has none."""
+
+    def mark(self, entry: Entry | None, mark: Mark, now: float) -> Entry | None:
+        if entry is not None and entry.state.done and entry.result is None:
+            entry.result = mark.result
+        return super().mark(entry, mark, now)
+
+
+class MarkOverUnfinishedForgetsResult(Rules):
+    """Only a mark of a key that was never seen keeps its result."""
+
+    def mark(self, entry: Entry | None, mark: Mark, now: float) -> Entry | None:
+        return super().mark(entry, mark if entry is None else mark._replace(result=None), now)
+
+
 class MarkKeepsToken(Rules):
     """The stale owner of a marked record is told that its completion counted."""
 

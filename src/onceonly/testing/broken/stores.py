@@ -62,6 +62,38 @@ class ColumnsLoseTheType(MemoryStore):
         return super().mark_seen(marks)
 
 
+class ColumnsLoseTheResults(MemoryStore):
+    """Marks as columns take a short cut that forgets what differs."""
+
+    def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
+        if isinstance(marks, Marks):
+            return super().mark_seen([mark._replace(result=None) for mark in marks])
+        return super().mark_seen(marks)
+
+
+class ColumnsAreSortedApart(MemoryStore):
+    """Marks as columns are sorted by key, and their results are not."""
+
+    def mark_seen(self, marks: Sequence[Mark]) -> list[bool]:
+        if not isinstance(marks, Marks) or marks.results is None:
+            return super().mark_seen(marks)
+        by_row = dict(zip(sorted(set(marks.keys)), marks.results, strict=False))
+        return super().mark_seen([mark._replace(result=by_row[mark.id.key]) for mark in marks])
+
+
+class ExpiredResultComesBack(MemoryStore):
+    """A mark without a result over an expired record tells the old one's."""
+
+    def _tick(self) -> float:
+        return self._clock()  # expired records stay, to be seen
+
+    def _mark(self, mark: Mark, now: float) -> bool:
+        known = self._entries.get(mark.id)
+        if known is not None and mark.result is None:
+            mark = mark._replace(result=known.result)
+        return super()._mark(mark, now)
+
+
 class FenceRestarts(MemoryStore):
     """The fence is a count in the record, so it restarts when the record goes."""
 
@@ -215,6 +247,10 @@ class AnswersInOrderOfKeys(MemoryStore):
     ) -> list[bool]:
         forget = super().forget
         return _sorted(ids, lambda batch: forget(batch, force=force, only=only))
+
+    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+        revoke = super().revoke
+        return _sorted(ids, lambda batch: revoke(batch, force=force))
 
 
 class LastClaimOfABatchWins(MemoryStore):

@@ -16,7 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onceonly.testing.conformance import batches, bound, claims, completion, expiry, identity, marks, release
+from onceonly.testing.conformance import (
+    batches,
+    bound,
+    claims,
+    completion,
+    expiry,
+    identity,
+    marks,
+    operating,
+    release,
+    windows,
+)
 from onceonly.testing.harness import Harness
 
 Promise = Callable[[Harness], None]
@@ -29,8 +40,13 @@ PROMISES: tuple[Promise, ...] = (
     *expiry.PROMISES,
     *identity.PROMISES,
     *batches.PROMISES,
+    *operating.PROMISES,
+    *windows.PROMISES,
 )
 
-TRANSACTIONAL_PROMISES: tuple[Promise, ...] = bound.TRANSACTIONAL_PROMISES
+TRANSACTIONAL_PROMISES: tuple[Promise, ...] = (
+    *bound.TRANSACTIONAL_PROMISES,
+    *windows.TRANSACTIONAL_PROMISES,
+)
 
 __all__ = ["PROMISES", "TRANSACTIONAL_PROMISES", "Promise"]

@@ -51,7 +51,8 @@ def empty_batches_have_no_answers(harness: Harness) -> None:
     store = harness.store
     empty: list[object] = [store.mark_seen([]), store.claim([]), store.complete([])]
     empty += [store.release([]), store.renew([]), store.peek([]), store.forget([])]
-    equal(empty, [[]] * 7, "answers to empty batches")
+    empty += [store.revoke([]), store.windows([])]
+    equal(empty, [[]] * 9, "answers to empty batches")
 
 
 def claims_are_answered_in_order(harness: Harness) -> None:

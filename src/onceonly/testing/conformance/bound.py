@@ -134,6 +134,15 @@ def bound_mark_is_seen_in_same_transaction(harness: Harness) -> None:
         equal(store.mark_seen([other.mark_request()]), [False], "the same key in the next call")
 
 
+def bound_mark_keeps_its_result(harness: Harness) -> None:
+    """The result of a bound mark commits with it, an empty one as empty and none as none."""
+    subjects = {result: Subject(harness, repr(result)) for result in (b"7", b"", None)}
+    with bound(harness) as store:
+        store.mark_seen([subject.mark_request(result) for result, subject in subjects.items()])
+    for result, subject in subjects.items():
+        equal(done(subject.claim(B)).result, result, "result of a bound mark")
+
+
 def bound_mark_rolled_back_leaves_nothing(harness: Harness) -> None:
     """What the caller rolls back was never seen."""
     subject = absent(harness)
@@ -222,6 +231,7 @@ TRANSACTIONAL_PROMISES = (
     bound_mark_of_marked_is_seen,
     bound_mark_of_quarantined_is_seen,
     bound_mark_is_seen_in_same_transaction,
+    bound_mark_keeps_its_result,
     bound_mark_rolled_back_leaves_nothing,
     bound_mark_is_invisible_before_commit,
     bound_claim_and_complete_commit_together,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from onceonly.errors import InFlight
 from onceonly.testing.conformance.subject import (
     A,
+    B,
     Subject,
     absent,
     check,
+    done,
     equal,
     expired,
     finished,
@@ -98,6 +100,77 @@ def marks_given_as_columns_are_marks(harness: Harness) -> None:
     equal(harness.store.mark_seen(columns), [True, True, False, True], "marks as columns, expired")
 
 
+# --- results ------------------------------------------------------------------------------------
+
+RESULTS = (b"7", b"0", b'""', b"null", b"\x00\xff", b"")
+
+
+def _told(subject: Subject) -> bytes | None:
+    return done(subject.claim(B)).result
+
+
+def mark_keeps_its_result(harness: Harness) -> None:
+    """The result of a mark is told to whoever claims it, and shown; one without has none."""
+    subject = absent(harness)
+    check(subject.mark(b"17"), "a new key was told seen")
+    equal(subject.record().result, b"17", "result of a marked record")
+    answer = done(subject.claim(B))
+    equal((answer.status, answer.result), (Status.PROCESSED, b"17"), "claim of a record marked with a result")
+    other = Subject(harness, "other")
+    other.mark()
+    equal(_told(other), None, "result of a mark without one")
+
+
+def results_of_marks_are_kept_as_they_are(harness: Harness) -> None:
+    """Falsy and binary results of marks are told byte by byte, the empty one too."""
+    subjects = {result: Subject(harness, repr(result)) for result in RESULTS}
+    harness.store.mark_seen([subject.mark_request(result) for result, subject in subjects.items()])
+    for result, subject in subjects.items():
+        equal(_told(subject), result, "result of a mark")
+
+
+def result_of_first_mark_stays(harness: Harness) -> None:
+    """A mark of what is done changes nothing about its result, in the same call or later."""
+    one, other = Subject(harness, "one"), Subject(harness, "other")
+    marks = [one.mark_request(b"first"), one.mark_request(b"second"), other.mark_request()]
+    equal(harness.store.mark_seen(marks), [True, False, True], "the same key twice in a batch")
+    completed = finished(harness, result=b"17")
+    for subject in (one, other, completed):
+        with subject.unchanged():
+            check(not subject.mark(b"late"), "a known key was told new")
+    equal([_told(subject) for subject in (one, other, completed)], [b"first", None, b"17"], "results")
+
+
+def mark_over_unfinished_keeps_its_result(harness: Harness) -> None:
+    """Where a mark ends a lapsed claim or a released record, its own result is kept."""
+    for make in (lapsed, freed):
+        subject = make(harness)
+        check(subject.mark(b"17"), "an unfinished record was told seen")
+        equal(_told(subject), b"17", "result of a mark over an unfinished record")
+        subject.forget()
+
+
+def mark_over_expired_keeps_its_result(harness: Harness) -> None:
+    """The result of an expired record is gone: the mark's counts, or none."""
+    for subject, result in zip(expired(harness), (None, b"1", None, b""), strict=True):
+        check(subject.mark(result), "an expired key was told seen")
+        equal(_told(subject), result, "result of a mark over an expired record")
+
+
+def marks_given_as_columns_keep_their_results(harness: Harness) -> None:
+    """``Marks`` with results leaves each key the result in its row, with a type or without."""
+    subject = Subject(harness)
+    group, scope, _ = subject.id
+    results = [*RESULTS, b"again"]
+    for kind in (None, "order.paid"):
+        keys = [f"{kind}-{number}" for number in (4, 1, 5, 0, 3, 2, 5)]
+        columns = Marks(group, scope, keys, subject.window, kind, results=results)
+        equal(harness.store.mark_seen(columns[1:]), [True] * 5 + [False], "a part of the marks")
+        equal(harness.store.mark_seen(columns), [True] + [False] * 6, "all of them")
+        records = harness.store.peek([mark.id for mark in columns[:-1]])
+        equal([record and record.result for record in records], list(RESULTS), "results by row")
+
+
 # --- forget -------------------------------------------------------------------------------------
 
 
@@ -146,6 +219,12 @@ PROMISES = (
     mark_of_quarantined_is_seen,
     mark_of_same_key_twice_is_new_once,
     marks_given_as_columns_are_marks,
+    mark_keeps_its_result,
+    results_of_marks_are_kept_as_they_are,
+    result_of_first_mark_stays,
+    mark_over_unfinished_keeps_its_result,
+    mark_over_expired_keeps_its_result,
+    marks_given_as_columns_keep_their_results,
     forget_removes_any_record_that_is_not_live,
     forget_of_absent_is_false,
     forget_refuses_live_claim,

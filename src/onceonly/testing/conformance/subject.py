@@ -5,8 +5,8 @@ A lease is 4 units and a window 16, so that the eighth a store may keep longer i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
 from onceonly.protocols import BoundStore, Store
@@ -96,8 +96,8 @@ class Subject:
     ) -> Completion:
         return Completion(self.id, token, self.window, status, result)
 
-    def mark_request(self) -> Mark:
-        return Mark(self.id, self.window)
+    def mark_request(self, result: bytes | None = None) -> Mark:
+        return Mark(self.id, self.window, result=result)
 
     # --- verbs --------------------------------------------------------------------------------
 
@@ -117,11 +117,14 @@ class Subject:
     def renew(self, token: bytes = A) -> bool:
         return self.store.renew([Renewal(self.id, token, self.lease, self.window)])[0]
 
-    def mark(self) -> bool:
-        return self.store.mark_seen([self.mark_request()])[0]
+    def mark(self, result: bytes | None = None) -> bool:
+        return self.store.mark_seen([self.mark_request(result)])[0]
 
     def forget(self, *, force: bool = False) -> bool:
         return self.store.forget([self.id], force=force)[0]
+
+    def revoke(self, *, force: bool = False) -> bool:
+        return self.store.revoke([self.id], force=force)[0]
 
     def peek(self) -> Record | None:
         return self.store.peek([self.id])[0]
@@ -153,6 +156,15 @@ class Subject:
             return None
         times = (r.expires_at, r.lease_until, r.not_before, r.done_at)
         return r.state, r.attempt, r.fence, times, r.type, r.fingerprint, r.result
+
+
+@contextmanager
+def all_unchanged(subjects: Iterable[Subject]) -> Iterator[None]:
+    """None of these records changes, and none comes or goes."""
+    with ExitStack() as stack:
+        for subject in subjects:
+            stack.enter_context(subject.unchanged())
+        yield
 
 
 # --- the rows of the table ----------------------------------------------------------------------
@@ -212,3 +224,16 @@ def expired(harness: Harness) -> Iterator[Subject]:
             check(subject.complete(A, Status(state.value), b"old"), "complete by the owner")
         subject.wait_until_forgotten()
         yield subject
+
+
+def one_of_each(harness: Harness) -> dict[State, Subject]:
+    """A record of each state, claimed by A a unit apart; the lease of the claim is over, nothing waits."""
+    subjects = {state: Subject(harness, state.value) for state in State}
+    for state, subject in subjects.items():
+        acquired(subject.claim(A, b"print"))
+        if state is State.FREE:
+            check(subject.release(A), "release by the owner")
+        elif state.done:
+            check(subject.complete(A, Status(state.value), b"result"), "complete by the owner")
+        subject.wait(1)
+    return subjects
