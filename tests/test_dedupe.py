@@ -125,7 +125,7 @@ def test_what_it_passed_on_is_known_to_the_library_and_the_other_way_round(tmp_p
         assert not once.first_time("b")
         record = once.peek("b")
         assert record is not None
-        assert json.loads(record.result or b"") == [1, 2]
+        assert json.loads(record.result or b"") == ["d1", 1, 2]
 
 
 def test_a_claim_that_is_running_is_not_passed_over(tmp_path):
@@ -415,10 +415,10 @@ def test_the_header_is_written_once(tmp_path):
     (tmp_path / "b.csv").write_text("\ufeffid,n\n1,2\n2,2\n")
     options = ("--key", "id", "--output", "out", "--batch", "1")
     run(tmp_path, "a.csv", "b.csv", *options)
-    assert (tmp_path / "out").read_text() == "\ufeffid,n\n1,1\n2,2\n"
+    assert (tmp_path / "out").read_text() == "id,n\n1,1\n2,2\n"
     (tmp_path / "c.csv").write_text("\ufeffid,n\n3,3\n")
     run(tmp_path, "c.csv", *options)
-    assert (tmp_path / "out").read_text() == "\ufeffid,n\n1,1\n2,2\n3,3\n"
+    assert (tmp_path / "out").read_text() == "id,n\n1,1\n2,2\n3,3\n"
 
 
 def test_files_with_other_columns_are_refused(tmp_path):

@@ -30,22 +30,32 @@ class Overrides:
     def __init__(self, *, due: float = float("-inf")) -> None:
         self.due = due
         self.known = False
+        self.changes = 0  # made by this engine itself
+        self.away_until = float("-inf")  # who needs no answer does not ask again before
         self.windows: dict[str | None, float | None] = {}  # by type; None is the whole group
 
     def asking(self, now: float) -> None:
-        """Others go on with what is known; before anything is known, they ask as well."""
+        """Others go on with what is known, if that is young; else they ask as well."""
+        if self.known and now < self.due + REFRESH:
+            self.due = now + REFRESH
+
+    def away(self, now: float) -> None:
+        """The store does not tell."""
+        self.away_until = now + REFRESH
         if self.known:
             self.due = now + REFRESH
 
-    def learn(self, stored: Iterable[StoredWindow], now: float) -> bool:
+    def learn(self, stored: Iterable[StoredWindow], now: float, changes: int | None = None) -> bool:
         """True if that is news."""
         windows = {each.type: each.window for each in stored}
         news = windows != self.windows
-        self.windows, self.known, self.due = windows, True, now + REFRESH
+        fresh = changes in (None, self.changes)  # else it is from before our own change
+        self.windows, self.known, self.due = windows, True, now + REFRESH if fresh else float("-inf")
         return news
 
     def changed(self) -> None:
         """By this engine itself: ask before the next message."""
+        self.changes += 1
         self.due = float("-inf")
 
 
@@ -81,7 +91,7 @@ def _number(value: Duration, name: str) -> float:
 def _parse(text: str, name: str) -> float:
     parts = _PART.findall(text)
     if not parts or "".join(n + u for n, u in parts) != text:
-        hint = f" or one of the presets {', '.join(PRESETS)}" if name.lower().endswith("window") else ""
+        hint = f" or one of the presets {', '.join(PRESETS)}" if "window" in name.lower() else ""
         msg = f"{name}={text!r} is not a duration: write it like '30s', '15m', '24h', '1h30m'{hint}"
         raise ConfigurationError(msg)
     return sum(float(n) * _UNITS[u] for n, u in parts)

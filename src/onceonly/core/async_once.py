@@ -233,7 +233,7 @@ class AsyncOnce(Engine):
         """By hand: ``async with once.claim("order-17") as claim: if claim.fresh: ...``"""
         runner = self._ready()
         request = self._claim_request(key, message, scope, type)
-        return AsyncManualClaim(runner, self._flow(self._policy, request), key, message)
+        return AsyncManualClaim(runner, self._flow_by_hand(request), key, message)
 
     # --- filter mode --------------------------------------------------------------------------
 
@@ -308,15 +308,20 @@ class AsyncOnce(Engine):
     async def set_window(self, window: Duration | None, *, type: str | None = None) -> None:  # noqa: A002
         """As :meth:`Once.set_window`."""
         self._ready()
-        await self._store.set_window(self._group, optional_name("type", type), window_seconds(window))
-        self._overrides.changed()
+        kind, chosen = optional_name("type", type), window_seconds(window)
+        try:
+            await self._store.set_window(self._group, kind, chosen)
+        finally:
+            self._overrides.changed()
 
     async def clear_window(self, *, type: str | None = None) -> bool:  # noqa: A002
         """As :meth:`Once.clear_window`."""
         self._ready()
-        cleared = await self._store.clear_window(self._group, optional_name("type", type))
-        self._overrides.changed()
-        return cleared
+        kind = optional_name("type", type)
+        try:
+            return await self._store.clear_window(self._group, kind)
+        finally:
+            self._overrides.changed()
 
     async def close(self) -> None:
         self._process = CLOSED

@@ -5,12 +5,12 @@ The semantics stay in ``flows.py``; here is only who goes when.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from typing import Any, NamedTuple
 
 from onceonly.core.effects import VERBS, Ask, Claim, Effect, Emit, Flow, NotStarted, Run, Sleep
 from onceonly.errors import PayloadMismatch, StoreUnavailable
-from onceonly.types import Outcome, RecordId, Verdict
+from onceonly.types import ClaimRequest, Outcome, ReadWindows, RecordId, Verdict
 
 
 class CallMany(NamedTuple):
@@ -46,7 +46,8 @@ def together(flows: list[Flow]) -> Generator[BatchEffect, Any, list[Outcome[Any]
     crowd = _Crowd(flows)
     while crowd.waiting:
         yield from crowd.emit()
-        yield from crowd.run()
+        if not crowd.undecided():
+            yield from crowd.run()
         yield from crowd.emit()
         yield from crowd.call()
         yield from crowd.sleep()
@@ -71,6 +72,10 @@ class _Crowd:
             for number, emit in emits:
                 yield emit
                 self._send(number, None)
+
+    def undecided(self) -> bool:
+        """Nobody starts before all know whether they may, so that they start in order."""
+        return any(type(e) is ClaimRequest or type(e) is ReadWindows for e in self.waiting.values())
 
     def run(self) -> Steps:
         runs = sorted((n, e) for n, e in self.waiting.items() if isinstance(e, (Run, Ask)))
@@ -104,7 +109,13 @@ class _Crowd:
                 self._throw(number, refused)
 
     def call(self) -> Steps:
-        calls = [(n, e) for n, e in self.waiting.items() if type(e) in VERBS]
+        """Windows first, so that all of a batch is completed in one call."""
+        yield from self._call((ReadWindows,))
+        yield from self.emit()
+        yield from self._call(VERBS)
+
+    def _call(self, kinds: Container[type]) -> Steps:
+        calls = [(n, e) for n, e in self.waiting.items() if type(e) in kinds]
         for kind in dict.fromkeys(type(request) for _, request in calls):
             chosen = [(n, request) for n, request in calls if type(request) is kind]
             answers = yield from self._done(CallMany(kind, [request for _, request in chosen]))

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from onceonly.errors import LeaseLost
 from onceonly.events import Event
-from onceonly.settings import Probe
+from onceonly.settings import Policy, Probe
 from onceonly.types import (
     Acquired,
     ClaimRequest,
@@ -45,10 +45,12 @@ class Claim:
 
     __slots__ = (
         *("__weakref__", "attempt", "deadline", "elsewhere", "fence", "finishing", "id", "lease"),
-        *("lost", "orphaned", "renewed", "threaded", "token", "type", "window"),
+        *("lost", "orphaned", "policy", "renewed", "threaded", "token", "type", "window"),
     )
 
-    def __init__(self, request: ClaimRequest, answer: Acquired, sent: float) -> None:
+    def __init__(
+        self, request: ClaimRequest, answer: Acquired, sent: float, policy: Policy | None = None
+    ) -> None:
         self.id = request.id
         self.token = request.token
         self.fence = answer.fence
@@ -57,6 +59,7 @@ class Claim:
         self.lease = request.lease
         self.window = request.window
         self.type = request.type
+        self.policy = policy  # of the handler that has it
         self.renewed = sent  # by the engine's monotonic clock, before the request left
         self.deadline = sent + request.lease
         self.lost = False

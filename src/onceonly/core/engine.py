@@ -204,6 +204,11 @@ class Engine:
         window, lease = policy.terms(kind)
         return ClaimRequest(record_id, token, lease, window, fingerprint, kind)
 
+    def _flow_by_hand(self, request: ClaimRequest) -> Flow:
+        """On the terms of when it begins, which may be long after it was made."""
+        window, lease = self._policy.terms(request.type)
+        return (yield from self._flow(self._policy, request._replace(window=window, lease=lease)))
+
     def _flow(self, policy: Policy, request: ClaimRequest) -> Flow:
         return process(policy, request, self._clock)
 
@@ -258,7 +263,7 @@ class Engine:
             if len(stored) > self._policy.max_result_bytes:
                 stored = None
                 self._counts.emit(ResultDropped(claim.id, "larger than max_result_bytes"))
-        window = window_at_end(self._policy, claim)
+        window = window_at_end(claim.policy or self._policy, claim)
         return Completion(claim.id, claim.token, window, Status.PROCESSED, stored)
 
     def _with_counts(self, stats: Stats) -> Stats:

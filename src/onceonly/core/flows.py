@@ -85,16 +85,18 @@ def unguarded() -> Flow:
 def windows_of_now(policy: Policy, now: float) -> Generator[Effect, Any, None]:
     """Ask which windows are set in the store, if that is due. What is known stays while it is away."""
     overrides = policy.overrides
-    if now < overrides.due:
+    if now < overrides.due or (policy.window is None and not overrides.known and now < overrides.away_until):
         return
     overrides.asking(now)
+    changes = overrides.changes
     try:
         stored = yield ReadWindows(policy.group)
     except StoreUnavailable:
         if not overrides.known and policy.window is not None:  # who wants no dedup needs no store
             raise
+        overrides.away(now)
         return
-    if overrides.learn(stored, now):
+    if overrides.learn(stored, now, changes):
         yield Emit(WindowsChanged(policy.group, overrides.windows))
 
 
@@ -185,7 +187,7 @@ def _unprotected(record_id: RecordId, error: StoreUnavailable) -> Flow:
 def _answered(policy: Policy, request: ClaimRequest, answer: Any, sent: float, clock: Clock) -> Flow:
     if type(answer) is not Acquired:
         return _settled(policy, request, answer)
-    claim = Claim(request, answer, sent)
+    claim = Claim(request, answer, sent, policy)
     if answer.attempt > 1 or answer.fingerprint is not request.fingerprint:  # not the first time
         outcome = yield from _not_to_run(policy, request, claim, answer, clock)
         if outcome is not None:
@@ -303,7 +305,8 @@ def _complete(
     pause = _FIRST_PAUSE
     try:
         if not interrupted:
-            yield from windows_of_now(policy, clock())
+            with suppress(StoreError):  # the effect happened: it must be told, under whatever window
+                yield from windows_of_now(policy, clock())
         completion = Completion(claim.id, claim.token, window_at_end(policy, claim), status, stored)
         while True:
             try:

@@ -162,7 +162,7 @@ class Once(Engine):
         """By hand: ``with once.claim("order-17") as claim: if claim.fresh: ...``"""
         self._check_process()
         request = self._claim_request(key, message, scope, type)
-        return ManualClaim(self._runner, self._flow(self._policy, request), key, message)
+        return ManualClaim(self._runner, self._flow_by_hand(request), key, message)
 
     # --- filter mode --------------------------------------------------------------------------
 
@@ -243,15 +243,20 @@ class Once(Engine):
         It counts for later completions, and wins over the code. None: no dedup. No record changes.
         """
         self._check_process()
-        self._store.set_window(self._group, optional_name("type", type), window_seconds(window))
-        self._overrides.changed()
+        kind, chosen = optional_name("type", type), window_seconds(window)
+        try:
+            self._store.set_window(self._group, kind, chosen)
+        finally:
+            self._overrides.changed()
 
     def clear_window(self, *, type: str | None = None) -> bool:  # noqa: A002
         """Take a set window back, so that the code's counts again. True if there was one."""
         self._check_process()
-        cleared = self._store.clear_window(self._group, optional_name("type", type))
-        self._overrides.changed()
-        return cleared
+        kind = optional_name("type", type)
+        try:
+            return self._store.clear_window(self._group, kind)
+        finally:
+            self._overrides.changed()
 
     def close(self) -> None:
         """Stop renewing; close the store if this engine opened it. Never waits for long."""

@@ -178,6 +178,11 @@ class SqliteStore:
 
     # --- connection ---------------------------------------------------------------------------
 
+    @property
+    def files(self) -> list[Path]:
+        """The file, and those that SQLite keeps beside it. Nobody else may write to them."""
+        return [self._path, *(self._path.with_name(self._path.name + end) for end in ("-wal", "-shm"))]
+
     def _open(self) -> None:
         self._lock = threading.Lock()
         try:

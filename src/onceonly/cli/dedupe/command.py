@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +20,9 @@ from onceonly.cli.dedupe.filtering import Batch, Filter
 from onceonly.cli.dedupe.formats import FORMATS, Csv, Format, Identity, Lines, Ndjson, Records
 from onceonly.cli.dedupe.outputs import Output, distinct
 from onceonly.cli.dedupe.progress import Progress, progress
-from onceonly.cli.dedupe.reading import STDIN, Chunk, Source, chunks, source
+from onceonly.cli.dedupe.reading import MAX_LINE, STDIN, Chunk, Source, chunks, source
 from onceonly.cli.signals import EndRequests
+from onceonly.errors import OnceonlyError
 from onceonly.settings import check_name
 from onceonly.stores.sqlite import SqliteStore
 from onceonly.windows import window_seconds
@@ -29,6 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _BATCH_BYTES = 64 * 2**20  # of input; long lines must not fill the memory
 _BROKEN_PIPE = 128 + 13  # as the shell tells it
 _PAUSE = Records()  # nothing came for a while: pass on what is in hand
+_TSV = ".tsv"
 _NDJSON = (".ndjson", ".jsonl", ".json")
 
 
@@ -38,7 +42,7 @@ class Options:
 
     kind: str | None
     identity: Identity
-    delimiter: str
+    delimiter: str | None
     header: bool
     files: dict[str, Path | None]
     append: bool
@@ -47,8 +51,16 @@ class Options:
     def format_of(self, source: Source) -> Format:
         kind = self.kind or self._guess(source)
         if kind == "csv":
-            return Csv(self.identity, delimiter=self.delimiter, header=self.header)
+            tab = source.path is not None and source.path.suffix.lower() == _TSV
+            return Csv(self.identity, delimiter=self.delimiter or ("\t" if tab else ","), header=self.header)
+        if self.delimiter or not self.header:
+            msg = f"{source.name}: --delimiter and --no-header are for CSV: pass --format csv"
+            raise Refused(msg, Exit.USAGE)
         if kind == "ndjson":
+            key = self.identity.key
+            if key is not None and not key.startswith("$"):
+                msg = f"--key {key!r}: a key of NDJSON is a path: --key '$.{key}'"
+                raise Refused(msg, Exit.USAGE)
             return Ndjson(self.identity)
         if self.identity.key is not None or self.identity.fields:
             msg = (
@@ -61,7 +73,7 @@ class Options:
         suffix = "" if source.path is None else source.path.suffix.lower()
         if suffix in _NDJSON:
             return "ndjson"
-        if suffix == ".csv":
+        if suffix in (".csv", _TSV):
             return "csv"
         return "ndjson" if (self.identity.key or "").startswith("$") else "lines"
 
@@ -78,7 +90,13 @@ def _file(name: str, text: str) -> Callable[[F], F]:
 @click.command(cls=Command)
 @click.argument("inputs", nargs=-1, metavar="[FILE]...")
 @store_option
-@click.option("--group", default="dedupe", show_default=True, metavar="NAME", help="Whose records they are.")
+@click.option(
+    "--group",
+    default="dedupe",
+    show_default=True,
+    metavar="NAME",
+    help="Jobs of one group share their records.",
+)
 @click.option(
     "--format",
     "kind",
@@ -96,7 +114,7 @@ def _file(name: str, text: str) -> Callable[[F], F]:
 @_file("report", "Each duplicate, with the place of the first, as NDJSON.")
 @_file("errors", "What is malformed, as NDJSON. Without it the first such line ends the run.")
 @click.option("--append", is_flag=True, help="Go on behind what these files hold, whoever wrote it.")
-@click.option("--delimiter", default=",", show_default=True, help="Between the fields of CSV.")
+@click.option("--delimiter", metavar="CHARACTER", help="Between the fields of CSV: a comma, in .tsv a tab.")
 @click.option("--no-header", is_flag=True, help="CSV whose columns are known by number, from 1.")
 @click.option(
     "--batch",
@@ -119,7 +137,7 @@ def dedupe(
     report: Path | None,
     errors: Path | None,
     append: bool,
-    delimiter: str,
+    delimiter: str | None,
     no_header: bool,
     batch: int,
     as_json: bool,
@@ -130,30 +148,78 @@ def dedupe(
     With --output a record is in that file once, also after kill -9 at any moment. To a pipe, a kill may
     repeat one batch at the most; no line is ever lost.
     """
-    fields = tuple(name.strip() for name in fingerprint.split(",")) if fingerprint is not None else ()
     files = {"output": output, "report": report, "errors": errors}
-    options = Options(kind, Identity(key, fields), _one(delimiter), not no_header, files, append, batch)
+    if append and not any(files.values()):
+        msg = "--append is for --output, --report and --errors"
+        raise Refused(msg, Exit.USAGE)
+    csv.field_size_limit(MAX_LINE)
+    identity = Identity(key, _fields(fingerprint))
+    options = Options(kind, identity, _one(delimiter), not no_header, files, append, batch)
     sources = [source(name) for name in inputs or (STDIN,)]
+    formats = _formats(sources, options)
     seconds = window_seconds(window, name="--window") or 0.0
-    distinct([s.path for s in sources if s.path], [path for path in files.values() if path])
-    start = time.monotonic()
     with EndRequests() as asked, opened(store, create=True, bulk=True) as found:
         if not isinstance(found, SqliteStore):
             msg = "dedupe needs a store whose transactions it can share: sqlite:///FILE"
             raise Refused(msg, Exit.USAGE)
-        filtered = Filter(found, check_name("group", group), seconds, asked.check, options.open_file)
+        distinct(
+            [*found.files, *(s.path for s in sources if s.path)], [path for path in files.values() if path]
+        )
+        with _filter(found, check_name("group", group), seconds, asked, options) as filtered:
+            start = time.monotonic()
+            try:
+                with progress(sources, filtered.counts, to_file=output is not None) as shown:
+                    _run(list(zip(sources, formats, strict=True)), options, filtered, shown, asked)
+            finally:
+                if not isinstance(sys.exception(), BrokenPipeError):
+                    _conclude(filtered, time.monotonic() - start, as_json=as_json)
+
+
+@contextmanager
+def _filter(
+    store: SqliteStore, group: str, seconds: float, asked: EndRequests, options: Options
+) -> Iterator[Filter]:
+    """However it ends, if it ends by itself, the files are closed as ours."""
+    try:
+        filtered = Filter(store, group, seconds, asked.check, options.open_file, appends=options.append)
+        for path, size in filtered.cut:
+            click.echo(f"{path}: {size:,} bytes that a killed run had left were cut off", err=True)
         try:
-            with progress(sources, filtered.counts, to_file=output is not None) as shown:
-                _run(sources, options, filtered, shown, asked)
-            filtered.finish()
-        except BrokenPipeError:
-            sys.exit(_BROKEN_PIPE)
+            yield filtered
         finally:
+            with suppress(OnceonlyError):
+                filtered.finish()
             filtered.close()
-    _conclude(filtered, time.monotonic() - start, as_json=as_json)
+    except BrokenPipeError:
+        sys.exit(_BROKEN_PIPE)
+    except OSError as error:
+        place = error.filename or "the standard output"
+        msg = f"{place}: {error.strerror}; nothing of this batch is marked: mend it and run again"
+        raise Refused(msg, Exit.STORE) from error
 
 
-def _one(delimiter: str) -> str:
+def _formats(sources: list[Source], options: Options) -> list[Format]:
+    formats = [options.format_of(each) for each in sources]
+    if len({type(each) for each in formats}) > 1:
+        msg = "these are files of more than one format: run them one by one, or pass --format"
+        raise Refused(msg, Exit.USAGE)
+    return formats
+
+
+def _fields(fingerprint: str | None) -> tuple[str, ...]:
+    """Names by commas; in double quotes where a name holds one."""
+    if fingerprint is None:
+        return ()
+    names = tuple(name.strip() for name in next(csv.reader([fingerprint], skipinitialspace=True), []))
+    if not names or "" in names:
+        msg = f"--fingerprint {fingerprint!r} must be names of fields, with commas between them"
+        raise Refused(msg, Exit.USAGE)
+    return names
+
+
+def _one(delimiter: str | None) -> str | None:
+    if delimiter is None:
+        return None
     chosen = {"\\t": "\t", "tab": "\t"}.get(delimiter, delimiter)
     if len(chosen) != 1 or chosen in '\r\n"':
         msg = f"--delimiter {delimiter!r} must be one character, or 'tab'"
@@ -162,23 +228,30 @@ def _one(delimiter: str) -> str:
 
 
 def _run(
-    sources: list[Source], options: Options, filtered: Filter, shown: Progress, asked: EndRequests
+    sources: list[tuple[Source, Format]],
+    options: Options,
+    filtered: Filter,
+    shown: Progress,
+    asked: EndRequests,
 ) -> None:
-    formats = [options.format_of(each) for each in sources]
     batch = Batch()
-    for each, form in zip(sources, formats, strict=True):
-        number = filtered.input(each.name)
-        for records, lines, size in _parsed(each, form, options.batch, asked):
-            _check_header(filtered, each, records)
-            batch.add(records, number)
-            batch.lines += lines
-            batch.size += size
-            shown(size)
-            if batch.lines >= options.batch or batch.size >= _BATCH_BYTES or records is _PAUSE:
-                filtered.settle(batch)
-                batch = Batch()
-                shown(0)
-                asked.check()
+    try:
+        for each, form in sources:
+            number = filtered.input(each.name)
+            for records, lines, size in _parsed(each, form, options.batch, asked):
+                _check_columns(filtered, each, records)
+                batch.add(records, number)
+                batch.lines += lines
+                batch.size += size
+                shown(size)
+                if batch.lines >= options.batch or batch.size >= _BATCH_BYTES or records is _PAUSE:
+                    full, batch = batch, Batch()
+                    filtered.settle(full)
+                    shown(0)
+                    asked.check()
+    except (Refused, OnceonlyError):
+        filtered.settle(batch)  # all before what cannot be read is done
+        raise
     filtered.settle(batch)
     shown(0)
 
@@ -205,14 +278,14 @@ def _parts(chunk: Chunk, most: int) -> Iterator[Chunk]:
         yield Chunk(chunk.number + at, lines[at : at + most], 0)
 
 
-def _check_header(filtered: Filter, each: Source, records: Records) -> None:
-    header = records.header
-    if header is None:
+def _check_columns(filtered: Filter, each: Source, records: Records) -> None:
+    if records.columns is None:
         return
-    if filtered.header is not None and filtered.header.rstrip("\r") != header.rstrip("\r"):
+    if filtered.columns not in (None, records.columns):
         msg = f"{each.name} has other columns than the file before it: run them one by one"
         raise Refused(msg, Exit.INPUT)
-    filtered.header = header
+    filtered.columns = records.columns
+    filtered.header = filtered.header or records.header
 
 
 def _conclude(filtered: Filter, seconds: float, *, as_json: bool) -> None:

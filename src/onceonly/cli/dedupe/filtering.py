@@ -12,16 +12,18 @@ import select
 import sqlite3
 import stat
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import compress
+from pathlib import Path
 from typing import NamedTuple
 
 from onceonly.cli.common import Exit, Refused
-from onceonly.cli.dedupe.formats import Malformed, Records, line_key
+from onceonly.cli.dedupe.formats import FIELDS_DIGITS, Malformed, Records, is_text, line_key
 from onceonly.cli.dedupe.outputs import TABLE, Output, write_all
-from onceonly.errors import StoreUnavailable
+from onceonly.errors import InFlight, StoreUnavailable
 from onceonly.stores.sqlite import SqliteStore
 from onceonly.types import Marks, ReadWindows, Record, RecordId
 
@@ -35,6 +37,9 @@ _ASIDE = "malformed"  # the scope of what was set aside, so that it is set aside
 _PATIENCE = 1.0  # seconds that a reader may take while other writers wait for us
 _LOOK = 0.2  # seconds between looks whether we are to end
 _ATOMIC = select.PIPE_BUF  # bytes that a pipe takes at once, if it takes any
+
+
+_NOTE = "d1"  # marks a result as ours: how places are kept
 
 
 class Place(NamedTuple):
@@ -85,8 +90,8 @@ class Batch:
         places = zip(self.sources, self.records.numbers, strict=True)
         prints = self.records.fingerprints
         if prints is None:
-            return [b"[%d,%d]" % place for place in places]
-        return [b'[%d,%d,"%b"]' % (*place, p.encode()) for place, p in zip(places, prints, strict=True)]
+            return [b'["d1",%d,%d]' % place for place in places]
+        return [b'["d1",%d,%d,"%b"]' % (*place, p.encode()) for place, p in zip(places, prints, strict=True)]
 
 
 @dataclass(slots=True)
@@ -102,9 +107,10 @@ class Counts:
 class _SlowReader(Exception):
     """The pipe is full: what is left is written without keeping other writers waiting."""
 
-    def __init__(self, rest: memoryview) -> None:
+    def __init__(self, rest: bytes) -> None:
         super().__init__()
         self.rest = rest
+        self.new: list[bool] = []  # what was passed on, whatever others mark meanwhile
 
 
 class _Conflict(Exception):
@@ -123,25 +129,56 @@ class Filter:
     """Passes batches on, and keeps where each record was first."""
 
     def __init__(
-        self, store: SqliteStore, group: str, window: float, check: Callable[[], None], open_file: OpenFile
+        self,
+        store: SqliteStore,
+        group: str,
+        window: float,
+        check: Callable[[], None],
+        open_file: OpenFile,
+        *,
+        appends: bool = False,
     ) -> None:
         self._store = store
         self._group = group
         self._window = window
         self._check = check
+        self._appends = appends
         self._names: dict[int, str] = {}
         self._header = False  # was written in this run
         self._waits = not stat.S_ISREG(os.fstat(STDOUT).st_mode)
         self.header: str | None = None
+        self.columns: list[str] | None = None
         self.counts = Counts()
+        self._files: list[Output] = []
         self._connection = store.connect()
-        with self._transaction() as connection:
-            connection.execute(TABLE)
-            connection.execute(_INPUTS)
-            self.output = open_file("output", connection)
-            self.report = open_file("report", connection)
-            self.errors = open_file("errors", connection)
-        self._files = [output for output in (self.output, self.report, self.errors) if output is not None]
+        try:
+            with self._synced(), self._transaction() as connection:
+                connection.execute(TABLE)
+                connection.execute(_INPUTS)
+                self.output, self.report, self.errors = (
+                    self._opened(open_file(name, connection)) for name in ("output", "report", "errors")
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self, output: Output | None) -> Output | None:
+        if output is not None:
+            self._files.append(output)
+        return output
+
+    @contextmanager
+    def _synced(self) -> Iterator[None]:
+        """What must survive a power loss too: that a run was under way, and from where on."""
+        (level,) = self._connection.execute("PRAGMA synchronous").fetchone()
+        self._connection.execute("PRAGMA synchronous=FULL")
+        yield
+        self._connection.execute(f"PRAGMA synchronous={level:d}")
+
+    @property
+    def cut(self) -> list[tuple[Path, int]]:
+        """What a run that was killed had left behind, and nobody had recorded."""
+        return [(output.path, output.cut) for output in self._files if output.cut]
 
     def input(self, name: str) -> int:
         """A small number for the name, to be kept with each record."""
@@ -154,7 +191,7 @@ class Filter:
         return number
 
     def finish(self) -> None:
-        """The run came to its end: whatever is behind the recorded lengths from now on is not ours."""
+        """The run came to an end of its own: what is behind the recorded lengths from now on is not ours."""
         with self._transaction():
             for output in self._files:
                 output.record(running=False)
@@ -188,20 +225,22 @@ class Filter:
 
     def _settle(self, batch: Batch) -> None:
         try:
-            self._commit(batch, passed_on=False)
+            self._commit(batch)
         except _SlowReader as slow:
             self._write_on(slow.rest)
-            self._commit(batch, passed_on=True)
+            self._commit(batch, passed_on=slow.new)
         self.counts.lines += batch.lines
 
-    def _commit(self, batch: Batch, *, passed_on: bool) -> None:
+    def _commit(self, batch: Batch, *, passed_on: list[bool] | None = None) -> None:
         lengths = [output.length for output in self._files]
         try:
             with self._transaction() as connection:
                 new = self._marked(connection, batch)
+                if passed_on is not None:
+                    new = passed_on
                 conflicts, report = self._looked_at(batch, new)
-                if not passed_on:
-                    self._pass_on(list(compress(batch.records.texts, new)))
+                if passed_on is None:
+                    self._pass_on(batch.records.texts, new)
                 if self.report:
                     self.report.write(report)
                 if self.errors:
@@ -212,10 +251,12 @@ class Filter:
             for output, length in zip(self._files, lengths, strict=True):
                 output.back(length)
             raise
+        for output in self._files:
+            output.recorded()
         counts, passed = self.counts, sum(new)
         counts.passed += passed
         counts.duplicates += len(new) - passed - len(conflicts)
-        counts.malformed += len(batch.aside) + len(conflicts)
+        counts.malformed += sum(bad.text.count("\n") + 1 for _, bad in batch.aside) + len(conflicts)
 
     def _marked(self, connection: sqlite3.Connection, batch: Batch) -> list[bool]:
         """Which records are new; they are known when this transaction commits."""
@@ -228,7 +269,12 @@ class Filter:
         self, connection: sqlite3.Connection, scope: str, keys: list[str], notes: list[bytes], window: float
     ) -> list[bool]:
         marks = Marks(self._group, scope, keys, window, results=notes)
-        return self._store.bind(connection).mark_seen(marks)
+        try:
+            return self._store.bind(connection).mark_seen(marks)
+        except InFlight as busy:
+            what = str(busy).partition(";")[0]
+            msg = f"{what}. All before its batch is done: run this again in {busy.retry_after:.0f} s"
+            raise Refused(msg, Exit.IN_FLIGHT) from busy
 
     def _window_of_now(self) -> float | None:
         """As every worker has it: what is set in the store wins."""
@@ -238,33 +284,53 @@ class Filter:
 
     # --- where it goes ------------------------------------------------------------------------
 
-    def _pass_on(self, texts: list[str]) -> None:
+    def _pass_on(self, all_texts: list[str], new: list[bool]) -> None:
+        texts = list(compress(all_texts, new))
         if not texts:
             return
-        if self.header is not None and not self._header and not (self.output and self.output.length):
-            texts.insert(0, self.header)
+        if self.header is not None and not self._header:
+            if not (self.output and self.output.length):
+                texts.insert(0, self.header)
+            elif not self._appends and not self.output.begins_with(self.header):
+                msg = f"{self.output.path} has other columns than this input: name another file"
+                raise Refused(msg, Exit.INPUT)
         self._header = True
         data = ("\n".join(texts) + "\n").encode("utf-8", "surrogateescape")
         if self.output is not None:
             self.output.write(data)
         elif self._waits:
-            self._to_pipe(memoryview(data))
+            try:
+                self._to_pipe(data)
+            except _SlowReader as slow:
+                slow.new = new
+                raise
         else:
-            write_all(STDOUT, data)
+            self._to_file(data)
 
-    def _to_pipe(self, data: memoryview) -> None:
-        give_up = time.monotonic() + _PATIENCE
-        while data:
+    def _to_pipe(self, data: bytes) -> None:
+        give_up, at = time.monotonic() + _PATIENCE, 0
+        while at < len(data):
             if not _writable(give_up - time.monotonic()):
-                raise _SlowReader(data)
-            data = data[os.write(STDOUT, data[:_ATOMIC]) :]
+                raise _SlowReader(data[at:])
+            at += _write_some(data, at)
 
-    def _write_on(self, data: memoryview) -> None:
+    def _write_on(self, data: bytes) -> None:
         """However long it takes; nobody waits for us meanwhile."""
-        while data:
+        at = 0
+        while at < len(data):
             self._check()
             if _writable(_LOOK):
-                data = data[os.write(STDOUT, data[:_ATOMIC]) :]
+                at += _write_some(data, at)
+
+    def _to_file(self, data: bytes) -> None:
+        """The standard output is a file: all of the batch, or nothing."""
+        start = os.fstat(STDOUT).st_size
+        try:
+            write_all(STDOUT, data)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(STDOUT, start)
+            raise
 
     def _set_aside(
         self, connection: sqlite3.Connection, errors: Output, aside: list[tuple[int, Malformed]]
@@ -272,14 +338,14 @@ class Filter:
         if not aside:
             return
         keys = [line_key(bad.text) for _, bad in aside]
-        notes = [b"[%d,%d]" % (source, bad.number) for source, bad in aside]
+        notes = [b'["d1",%d,%d]' % (source, bad.number) for source, bad in aside]
         new = self._mark(connection, _ASIDE, keys, notes, self._window_of_now() or self._window)
         lines = [
             {
                 "source": self._name(source),
                 "line": bad.number,
                 "error": bad.reason,
-                "text": _as_text(bad.text),
+                **_text(bad.text),
             }
             for source, bad in compress(aside, new)
         ]
@@ -296,17 +362,18 @@ class Filter:
         for index, first in self._firsts(batch, new):
             place, key = batch.place(index), batch.records.keys[index]
             where = None if first is None else {"source": self._name(first.source), "line": first.line}
-            if first is not None and first.fingerprint != place.fingerprint and prints and first.fingerprint:
-                reason = (
-                    f"another payload under the key of {where['source']}:{where['line']}" if where else ""
-                )
+            if first is not None and _differs(first.fingerprint, place.fingerprint):
+                reason = f"another payload under the key of {self._name(first.source)}:{first.line}"
                 bad = Malformed(place.line, reason, batch.records.texts[index], index)
                 if self.errors is None:
                     raise _Conflict(place.source, bad)
                 conflicts.append((place.source, bad))
             else:
                 source = self._name(place.source)
-                lines.append({"source": source, "line": place.line, "key": key, "first": where})
+                found: dict[str, object] = {"source": source, "line": place.line, "key": key, "first": where}
+                if first is not None and (first.source, first.line) == (place.source, place.line):
+                    found["again"] = True  # the same line of the same file, fed once more
+                lines.append(found)
         return conflicts, _ndjson(lines)
 
     def _firsts(self, batch: Batch, new: list[bool]) -> Iterator[tuple[int, Place | None]]:
@@ -349,6 +416,12 @@ class Filter:
             raise StoreUnavailable(msg) from error
 
 
+def _write_some(data: bytes, at: int) -> int:
+    """As much as a pipe takes at once; whole lines where they are short enough, so that a kill tears none."""
+    end = data.rfind(b"\n", at, at + _ATOMIC) + 1 or at + _ATOMIC
+    return os.write(STDOUT, data[at:end])
+
+
 def _writable(seconds: float) -> bool:
     return bool(select.select([], [STDOUT], [], max(0.0, seconds))[1])
 
@@ -359,15 +432,24 @@ def _place(record: Record | None) -> Place | None:
         found = json.loads(record.result) if record is not None and record.result else None
     except ValueError:
         return None
-    if not isinstance(found, list) or len(found) not in (2, 3) or not all(type(n) is int for n in found[:2]):
+    if not isinstance(found, list) or len(found) not in (3, 4) or found[0] != _NOTE:
         return None
-    return Place(*found)
+    return Place(*found[1:])
+
+
+def _differs(first: str | None, this: str | None) -> bool:
+    """Only fingerprints of the same fields can be compared."""
+    if not first or not this or first[:FIELDS_DIGITS] != this[:FIELDS_DIGITS]:
+        return False
+    return first != this
 
 
 def _ndjson(lines: list[dict[str, object]]) -> bytes:
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
-def _as_text(text: str) -> str:
-    """What is not UTF-8 is shown, not kept."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+def _text(text: str) -> dict[str, str]:
+    """All of it, so that it can be mended and fed again."""
+    if text.isascii() or is_text(text):
+        return {"text": text}
+    return {"text_base64": b64encode(text.encode("utf-8", "surrogateescape")).decode()}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Protocol
+from typing import Any, Protocol
 
+from onceonly.cli.common import Exit, Refused
 from onceonly.cli.dedupe.reading import Chunk
 from onceonly.errors import ConfigurationError, InvalidKey
 from onceonly.keys import MAX_KEY_BYTES, check_key, content_key, extractor, fingerprint_bytes, near_duplicate
 
 FORMATS = ("lines", "ndjson", "csv")
-MAX_RECORD_LINES = 10_000  # of CSV; a quote that is never closed would take all the rest for one field
+MAX_RECORD_LINES = 1000  # of CSV; a quote that is never closed would take all the rest for one field
+FIELDS_DIGITS = 8  # of a fingerprint, for the fields it is of
+_BOM = "\ufeff"  # editors on Windows write one at the start of a file
 
 KeyOf = Callable[[object], str]
 _HASHED = "l1:"
@@ -41,6 +44,7 @@ class Records:
     fingerprints: list[str] | None = None  # what must not change under a key
     malformed: list[Malformed] = field(default_factory=list)
     header: str | None = None
+    columns: list[str] | None = None
 
 
 class Format(Protocol):
@@ -66,8 +70,12 @@ class Identity:
         by_fields = near_duplicate(fields=self.fields) if self.fields else None
         if self.key is None:
             return by_fields or content_key(), None
-        check = None if by_fields is None else (lambda record: fingerprint_bytes(by_fields(record)).hex())
-        return extractor(self.key), check
+        return extractor(self.key), None if by_fields is None else self.check(by_fields)
+
+    def check(self, of: Callable[[Any], str]) -> Callable[[Any], str]:
+        """What is kept to compare: which fields, and what they said."""
+        which = fingerprint_bytes(list(self.fields)).hex()[:FIELDS_DIGITS]
+        return lambda record: which + fingerprint_bytes(of(record)).hex()
 
 
 class Lines:
@@ -105,33 +113,54 @@ class Ndjson:
 
     def __init__(self, identity: Identity) -> None:
         self._key, self._fingerprint = identity.of()
+        exact = identity.key is None
+        self._loads = json.JSONDecoder(
+            parse_constant=_no_constant,
+            object_pairs_hook=_unique if exact or self._fingerprint else None,
+            parse_int=_exact if exact else None,
+        ).decode
 
     def parse(self, chunk: Chunk) -> Records:
         records = Records(fingerprints=[] if self._fingerprint else None)
-        rows = _loaded(chunk.lines)
-        for number, (line, value) in enumerate(zip(chunk.lines, rows, strict=True), chunk.number):
-            if value is _BLANK:
-                continue
-            _add(records, number, line, value, (self._key, self._fingerprint))
+        of = self._key, self._fingerprint
+        for number, line in enumerate(_without_bom(chunk), chunk.number):
+            if line and not line.isspace():
+                _add(records, number, line, self._loaded(line), of)
         return records
 
     def end(self) -> Records:
         return Records()
 
-
-_BLANK = object()
-
-
-def _loaded(lines: Iterable[str]) -> Iterator[object]:
-    loads = json.JSONDecoder(parse_constant=_no_constant).decode
-    for line in lines:
-        if not line or line.isspace():
-            yield _BLANK
-            continue
+    def _loaded(self, line: str) -> object:
+        if not line.isascii() and not is_text(line):
+            return _NOT_TEXT
         try:
-            yield loads(line)
+            return self._loads(line)
         except (ValueError, RecursionError) as error:
-            yield error
+            return error
+
+
+_NOT_TEXT = ValueError("not UTF-8")
+
+
+def _without_bom(chunk: Chunk) -> list[str]:
+    lines = chunk.lines
+    if chunk.number == 1 and lines and lines[0].startswith(_BOM):
+        return [lines[0].removeprefix(_BOM), *lines[1:]]
+    return lines
+
+
+def _exact(digits: str) -> object:
+    """Integers that doubles cannot hold are told apart by their digits."""
+    return int(digits) if len(digits) < 16 else {"integer": digits}
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        msg = "an object has the same name twice"
+        raise ValueError(msg)
+    return members
 
 
 def _no_constant(name: str) -> object:
@@ -160,9 +189,7 @@ def _reason(error: Exception) -> str:
     """Why, without a piece of the payload."""
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at column {error.colno}"
-    if isinstance(error, UnicodeError):
-        return "not UTF-8"
-    return str(error) or type(error).__name__
+    return str(error).partition("; ")[0] or type(error).__name__
 
 
 class Csv:
@@ -173,13 +200,14 @@ class Csv:
         self._options = {"delimiter": delimiter, "strict": True}
         self._of: tuple[Callable[[list[str]], str], Callable[[list[str]], str] | None] | None = None
         self._names: list[str] | None = None
+        self._width = 0
         self._has_header = header
         self._held: list[str] = []  # the start of a record whose end has not been read yet
         self._held_from = 0
 
     def parse(self, chunk: Chunk) -> Records:
         first = chunk.number - len(self._held)
-        lines, self._held = self._held + chunk.lines, []
+        lines, self._held = self._held + _without_bom(chunk), []
         records = Records(fingerprints=[] if self._identity.key and self._identity.fields else None)
         at = 0
         while at < len(lines):
@@ -199,6 +227,9 @@ class Csv:
         def in_turn() -> Iterator[str]:
             nonlocal taken
             while taken < len(lines):
+                if taken - at == MAX_RECORD_LINES:
+                    msg = f"a quote is opened and not closed within {MAX_RECORD_LINES} lines"
+                    raise csv.Error(msg)
                 taken += 1
                 yield lines[taken - 1].removesuffix("\r") + "\n"
 
@@ -208,27 +239,31 @@ class Csv:
                 self._record(records, first + at, "\n".join(lines[at:taken]), row)
                 at = taken
         except csv.Error as error:
-            if taken == len(lines) and "unexpected end" in str(error) and taken - at < MAX_RECORD_LINES:
+            if taken == len(lines) and "unexpected end" in str(error):
                 self._held, self._held_from = lines[at:], first + at
                 return len(lines)
-            text = "\n".join(lines[at:taken])
-            records.malformed.append(Malformed(first + at, f"not CSV: {error}", text, len(records.keys)))
+            text, reason = "\n".join(lines[at:taken]), f"not CSV: {error}"
+            if self._of is None and self._has_header:
+                msg = f"line {first + at} should name the columns, and is {reason}"
+                raise Refused(msg, Exit.INPUT) from error
+            records.malformed.append(Malformed(first + at, reason, text, len(records.keys)))
         return taken
 
     def _record(self, records: Records, number: int, text: str, row: list[str]) -> None:
         if not row:
             return
         if self._of is None:
+            self._width = len(row)
             if self._has_header:
-                self._names = [row[0].removeprefix("\ufeff"), *row[1:]]
-                self._of = self._by_name(self._names)
-                records.header = text
+                self._names = row
+                self._of = self._by_name(row)
+                records.header, records.columns = text, row
                 return
             self._of = self._by_name([str(n) for n in range(1, len(row) + 1)])
         value: object = row
-        if self._names is not None and len(row) != len(self._names):
-            value = ValueError(f"{len(row)} fields, and there are {len(self._names)} columns")
-        elif not text.isascii() and not _is_text(text):
+        if len(row) != self._width:
+            value = ValueError(f"{len(row)} fields, and there are {self._width} columns")
+        elif not text.isascii() and not is_text(text):
             value = ValueError("not UTF-8")
         _add(records, number, text, value, self._of)  # type: ignore[arg-type]
 
@@ -239,21 +274,28 @@ class Csv:
         for name in (*fields, *([key] if key is not None else [])):
             if names.count(name) != 1:
                 msg = f"there must be one column {name!r}, and there are {names.count(name)}; columns: "
-                raise ConfigurationError(msg + ", ".join(repr(n) for n in names))
-        whole = content_key()
+                msg += ", ".join(repr(n) for n in names)
+                if self._has_header and name.isdecimal():
+                    msg += ". Where the first line is a record, and columns are known by number: --no-header"
+                raise ConfigurationError(msg)
+        content = content_key()
+        named = fingerprint_bytes(list(names)).hex() if self._has_header else ""
+
+        def whole(row: list[str]) -> str:
+            return content([named, *row])
+
         places = [names.index(name) for name in fields]
 
         def chosen(row: list[str]) -> str:
-            return whole([[name, row[place]] for name, place in zip(fields, places, strict=True)])
+            return content([[name, row[place]] for name, place in zip(fields, places, strict=True)])
 
         if key is None:
             return (chosen if fields else whole), None
         place = names.index(key)
-        check = (lambda row: fingerprint_bytes(chosen(row)).hex()) if fields else None
-        return (lambda row: check_key(row[place])), check
+        return (lambda row: check_key(row[place])), self._identity.check(chosen) if fields else None
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
