@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import rfc8785
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from onceonly import Once
@@ -38,6 +38,7 @@ from onceonly.keys import (
     uuid4_key,
     uuid7_key,
 )
+from onceonly.keys.content import _Plain
 
 LONE = "\ud800"
 NAIVE = datetime(2024, 1, 1)
@@ -1046,3 +1047,27 @@ def test_places_look_like_places(key: str) -> None:
 )
 def test_keys_do_not_look_like_places(key: str) -> None:
     assert not looks_like_spec(key)
+
+
+# --- the canonical form -------------------------------------------------------------------------
+
+
+_exact_integers = st.integers(-(2**53) + 1, 2**53 - 1)
+_numbers = _exact_integers | st.floats(allow_nan=False, allow_infinity=False)
+_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+_values = st.recursive(
+    st.none() | st.booleans() | _numbers | _texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_values)
+@example({"ﬀ": 1, "😀": 2})  # sorted by UTF-16 unit, not by code point
+@example({"a": 1e21, "b": 1.0, "c": -0.0})
+@example({"control": '\x00\x1f\x7f\u2028"\\/\b\f\n\r\t'})
+@settings(max_examples=500, deadline=None, database=None)
+def test_content_is_written_as_rfc_8785_has_it(value):
+    plain = _Plain(nfc=False, ignore=frozenset())
+    whole = plain.whole(value, ())
+    assert plain.canonical(whole) == rfc8785.dumps(whole)

@@ -46,7 +46,7 @@ class ContentKey:
             if all(value is None or value in ("", [], {}) for _, value in chosen):
                 msg = f"{', '.join(_show(path) for path, _ in chosen)}: nothing is there to make a key from"
                 raise InvalidKey(msg)
-            return b"fields", _canonical([[list(path), value] for path, value in chosen])
+            return b"fields", plain.canonical([[list(path), value] for path, value in chosen])
         content = plain.tagged(_decoded(message) if self.ignore else message)
         if content in _EMPTY:
             msg = "the message has no content to make a key from; all such messages would share one key"
@@ -173,12 +173,13 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return members
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Plain:
     """Turns a message into plain JSON values, and refuses, by path, what has no exact JSON form."""
 
     nfc: bool
     ignore: frozenset[Path]
+    subtle: bool = False  # met what RFC 8785 writes or sorts otherwise than Python does
 
     def tagged(self, content: object) -> tuple[bytes, bytes]:
         """What kind of content this is, and its one byte form."""
@@ -186,7 +187,14 @@ class _Plain:
             return b"bytes", bytes(content)
         if isinstance(content, str):
             return b"text", self._text(content, ()).encode()
-        return b"json", _canonical(self.whole(content, ()))
+        return b"json", self.canonical(self.whole(content, ()))
+
+    def canonical(self, content: _Json) -> bytes:
+        """As RFC 8785 has it. Without floats, and with names in ASCII, Python's own writer does the same."""
+        try:
+            return rfc8785.dumps(content) if self.subtle else _ENCODE(content).encode()
+        except RecursionError:
+            raise _unfit((), _TOO_DEEP) from None
 
     def chosen(self, message: object, path: Path) -> _Json:
         value = message
@@ -214,6 +222,7 @@ class _Plain:
         if isinstance(value, str):
             return self._text(value, path)
         if isinstance(value, (int, float)):
+            self.subtle |= isinstance(value, float)
             return _number(value, path)
         if isinstance(value, (list, tuple)):
             return [self._value(item, (*path, index)) for index, item in enumerate(value)]
@@ -235,6 +244,7 @@ class _Plain:
             if not isinstance(name, str):
                 raise _unfit(path, f"has a name that is {type(name).__name__}, not text")
             text = self._text(name, path)
+            self.subtle |= not text.isascii()
             if text in members:
                 raise _unfit((*path, text), "stands for two names that are equal as text or under NFC")
             members[text] = member
@@ -251,11 +261,9 @@ class _Plain:
 _TOO_DEEP = "is nested too deeply, or contains itself"
 
 
-def _canonical(content: _Json) -> bytes:
-    try:
-        return rfc8785.dumps(content)
-    except RecursionError:
-        raise _unfit((), _TOO_DEEP) from None
+_ENCODE = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=True
+).encode
 
 
 def _is_object(value: object) -> bool:
