@@ -62,7 +62,7 @@ class Connection:
         return answer
 
 if where == "halfway through a write":
-    outputs.write_all = filtering.write_all = halfway
+    outputs.write_all = halfway
 elif where == "before the sync":
     before(os, "fdatasync")
 elif where == "after the sync":

@@ -25,7 +25,7 @@ class Exit(IntEnum):
     DONE = 0
     NOTHING = 1  # nothing was found, or nothing was to be done
     USAGE = 2  # an option or setting is wrong
-    STORE = 3  # the store could not be reached, or refused
+    STORE = 3  # the store could not be reached, or it or an output could not be written
     IN_FLIGHT = 4  # a live claim is in the way
     INPUT = 5  # the input is malformed
 

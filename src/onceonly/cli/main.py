@@ -26,8 +26,8 @@ def command() -> None:
 
     \b
     Ends with 0 if it is done, 1 if there was nothing to do it to, 2 for a wrong option or setting,
-    3 if the store did not answer, 4 if a live claim is in the way, 5 if the input is malformed,
-    and with 128 and the signal's number if it was told to end.
+    3 if the store or an output could not be written, 4 if a live claim is in the way, 5 if the
+    input is malformed, and with 128 and the signal's number if it was told to end.
     """
 
 

@@ -180,8 +180,12 @@ class Plans:
 
     def peek(self, ids: Sequence[RecordId]) -> list[Record | None]:
         digests = digests_of([Mark(record_id, 0.0) for record_id in ids])
-        entries = [self._load(digest) for digest in digests]
-        return [None if e is None else e.snapshot(i, self._now) for i, e in zip(ids, entries, strict=True)]
+        found: list[Record | None] = [None] * len(ids)
+        for index in in_order(digests):
+            entry = self._load(digests[index])
+            if entry is not None:
+                found[index] = entry.snapshot(ids[index], self._now)
+        return found
 
     def forget(self, ids: Sequence[RecordId], *, force: bool, only: Collection[State]) -> list[bool]:
         answers = []

@@ -29,6 +29,7 @@ from onceonly.windows import window_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_LOOKED_UP = 50_000  # lines per transaction where the first of each duplicate is looked up within it
 _BATCH_BYTES = 64 * 2**20  # of input; long lines must not fill the memory
 _BROKEN_PIPE = 128 + 13  # as the shell tells it
 _PAUSE = Records()  # nothing came for a while: pass on what is in hand
@@ -154,7 +155,8 @@ def dedupe(
         raise Refused(msg, Exit.USAGE)
     csv.field_size_limit(MAX_LINE)
     identity = Identity(key, _fields(fingerprint))
-    options = Options(kind, identity, _one(delimiter), not no_header, files, append, batch)
+    most = min(batch, _LOOKED_UP) if report or (key and fingerprint) else batch
+    options = Options(kind, identity, _one(delimiter), not no_header, files, append, most)
     sources = [source(name) for name in inputs or (STDIN,)]
     formats = _formats(sources, options)
     seconds = window_seconds(window, name="--window") or 0.0

@@ -7,47 +7,29 @@ the marks; a process that dies in between passes that batch on again, and never 
 from __future__ import annotations
 
 import json
-import os
-import select
 import sqlite3
-import stat
-import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import NamedTuple
 
 from onceonly.cli.common import Exit, Refused
-from onceonly.cli.dedupe.formats import FIELDS_DIGITS, Malformed, Records, is_text, line_key
-from onceonly.cli.dedupe.outputs import TABLE, Output, write_all
+from onceonly.cli.dedupe.formats import Malformed, Records, is_text, line_key
+from onceonly.cli.dedupe.outputs import TABLE, Output
+from onceonly.cli.dedupe.places import Place, Reports, notes, place_of
+from onceonly.cli.dedupe.stdout import SlowReader, Stdout
 from onceonly.errors import InFlight, StoreUnavailable
 from onceonly.stores.sqlite import SqliteStore
-from onceonly.types import Marks, ReadWindows, Record, RecordId
+from onceonly.types import Marks, ReadWindows, RecordId
 
-STDOUT = 1
 _INPUTS = """
 CREATE TABLE IF NOT EXISTS onceonly_inputs (
     id   INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE
 )"""
 _ASIDE = "malformed"  # the scope of what was set aside, so that it is set aside once, too
-_PATIENCE = 1.0  # seconds that a reader may take while other writers wait for us
-_LOOK = 0.2  # seconds between looks whether we are to end
-_ATOMIC = select.PIPE_BUF  # bytes that a pipe takes at once, if it takes any
-
-
-_NOTE = "d1"  # marks a result as ours: how places are kept
-
-
-class Place(NamedTuple):
-    """Where a record was, and what must not change under its key."""
-
-    source: int
-    line: int
-    fingerprint: str | None = None
 
 
 @dataclass(slots=True)
@@ -86,12 +68,7 @@ class Batch:
         return Place(self.sources[index], self.records.numbers[index], prints[index] if prints else None)
 
     def notes(self) -> list[bytes]:
-        """The places as they are kept with the marks: small, and JSON."""
-        places = zip(self.sources, self.records.numbers, strict=True)
-        prints = self.records.fingerprints
-        if prints is None:
-            return [b'["d1",%d,%d]' % place for place in places]
-        return [b'["d1",%d,%d,"%b"]' % (*place, p.encode()) for place, p in zip(places, prints, strict=True)]
+        return notes(self.sources, self.records.numbers, self.records.fingerprints)
 
 
 @dataclass(slots=True)
@@ -104,13 +81,13 @@ class Counts:
     malformed: int = 0
 
 
-class _SlowReader(Exception):
-    """The pipe is full: what is left is written without keeping other writers waiting."""
+class _PassedOn(Exception):
+    """All of a batch but the rest, which takes longer than others should wait for the store."""
 
-    def __init__(self, rest: bytes) -> None:
+    def __init__(self, rest: bytes, new: list[bool]) -> None:
         super().__init__()
         self.rest = rest
-        self.new: list[bool] = []  # what was passed on, whatever others mark meanwhile
+        self.new = new  # what was passed on, whatever others mark meanwhile
 
 
 class _Conflict(Exception):
@@ -141,11 +118,11 @@ class Filter:
         self._store = store
         self._group = group
         self._window = window
-        self._check = check
         self._appends = appends
         self._names: dict[int, str] = {}
         self._header = False  # was written in this run
-        self._waits = not stat.S_ISREG(os.fstat(STDOUT).st_mode)
+        self._stdout = Stdout(check)
+        self._reports = Reports()
         self.header: str | None = None
         self.columns: list[str] | None = None
         self.counts = Counts()
@@ -226,9 +203,9 @@ class Filter:
     def _settle(self, batch: Batch) -> None:
         try:
             self._commit(batch)
-        except _SlowReader as slow:
-            self._write_on(slow.rest)
-            self._commit(batch, passed_on=slow.new)
+        except _PassedOn as passed_on:
+            self._stdout.write_on(passed_on.rest)
+            self._commit(batch, passed_on=passed_on.new)
         self.counts.lines += batch.lines
 
     def _commit(self, batch: Batch, *, passed_on: list[bool] | None = None) -> None:
@@ -266,9 +243,9 @@ class Filter:
         return self._mark(connection, "", batch.records.keys, batch.notes(), window)
 
     def _mark(
-        self, connection: sqlite3.Connection, scope: str, keys: list[str], notes: list[bytes], window: float
+        self, connection: sqlite3.Connection, scope: str, keys: list[str], places: list[bytes], window: float
     ) -> list[bool]:
-        marks = Marks(self._group, scope, keys, window, results=notes)
+        marks = Marks(self._group, scope, keys, window, results=places)
         try:
             return self._store.bind(connection).mark_seen(marks)
         except InFlight as busy:
@@ -298,39 +275,11 @@ class Filter:
         data = ("\n".join(texts) + "\n").encode("utf-8", "surrogateescape")
         if self.output is not None:
             self.output.write(data)
-        elif self._waits:
-            try:
-                self._to_pipe(data)
-            except _SlowReader as slow:
-                slow.new = new
-                raise
         else:
-            self._to_file(data)
-
-    def _to_pipe(self, data: bytes) -> None:
-        give_up, at = time.monotonic() + _PATIENCE, 0
-        while at < len(data):
-            if not _writable(give_up - time.monotonic()):
-                raise _SlowReader(data[at:])
-            at += _write_some(data, at)
-
-    def _write_on(self, data: bytes) -> None:
-        """However long it takes; nobody waits for us meanwhile."""
-        at = 0
-        while at < len(data):
-            self._check()
-            if _writable(_LOOK):
-                at += _write_some(data, at)
-
-    def _to_file(self, data: bytes) -> None:
-        """The standard output is a file: all of the batch, or nothing."""
-        start = os.fstat(STDOUT).st_size
-        try:
-            write_all(STDOUT, data)
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(STDOUT, start)
-            raise
+            try:
+                self._stdout.write(data)
+            except SlowReader as slow:
+                raise _PassedOn(slow.rest, new) from None
 
     def _set_aside(
         self, connection: sqlite3.Connection, errors: Output, aside: list[tuple[int, Malformed]]
@@ -338,8 +287,8 @@ class Filter:
         if not aside:
             return
         keys = [line_key(bad.text) for _, bad in aside]
-        notes = [b'["d1",%d,%d]' % (source, bad.number) for source, bad in aside]
-        new = self._mark(connection, _ASIDE, keys, notes, self._window_of_now() or self._window)
+        places = notes([source for source, _ in aside], [bad.number for _, bad in aside])
+        new = self._mark(connection, _ASIDE, keys, places, self._window_of_now() or self._window)
         lines = [
             {
                 "source": self._name(source),
@@ -361,20 +310,16 @@ class Filter:
         conflicts, lines = [], []
         for index, first in self._firsts(batch, new):
             place, key = batch.place(index), batch.records.keys[index]
-            where = None if first is None else {"source": self._name(first.source), "line": first.line}
-            if first is not None and _differs(first.fingerprint, place.fingerprint):
-                reason = f"another payload under the key of {self._name(first.source)}:{first.line}"
+            where = None if first is None else (self._name(first.source), first.line)
+            if where is not None and first is not None and place.differs(first):
+                reason = f"another payload under the key of {where[0]}:{where[1]}"
                 bad = Malformed(place.line, reason, batch.records.texts[index], index)
                 if self.errors is None:
                     raise _Conflict(place.source, bad)
                 conflicts.append((place.source, bad))
             else:
-                source = self._name(place.source)
-                found: dict[str, object] = {"source": source, "line": place.line, "key": key, "first": where}
-                if first is not None and (first.source, first.line) == (place.source, place.line):
-                    found["again"] = True  # the same line of the same file, fed once more
-                lines.append(found)
-        return conflicts, _ndjson(lines)
+                lines.append(self._reports.line(self._name(place.source), place.line, key, where))
+        return conflicts, "".join(lines).encode()
 
     def _firsts(self, batch: Batch, new: list[bool]) -> Iterator[tuple[int, Place | None]]:
         """Each duplicate with the place of the first; None where the record was made by somebody else."""
@@ -382,13 +327,14 @@ class Filter:
         here = {keys[index]: index for index in compress(range(len(keys)), new)}
         repeated = [index for index, is_new in enumerate(new) if not is_new]
         before = [RecordId(self._group, "", keys[index]) for index in repeated if keys[index] not in here]
-        known = dict(zip(before, self._store.peek(before), strict=True))
+        known = iter(self._store.peek(before))
         for index in repeated:
-            key = keys[index]
-            if key in here:
-                yield index, batch.place(here[key])
+            found = here.get(keys[index])
+            if found is not None:
+                yield index, batch.place(found)
             else:
-                yield index, _place(known[RecordId(self._group, "", key)])
+                record = next(known)
+                yield index, None if record is None else place_of(record.result)
 
     def _name(self, source: int) -> str:
         if source not in self._names:
@@ -414,34 +360,6 @@ class Filter:
         except sqlite3.Error as error:
             msg = f"the store could not be written to: {error}"
             raise StoreUnavailable(msg) from error
-
-
-def _write_some(data: bytes, at: int) -> int:
-    """As much as a pipe takes at once; whole lines where they are short enough, so that a kill tears none."""
-    end = data.rfind(b"\n", at, at + _ATOMIC) + 1 or at + _ATOMIC
-    return os.write(STDOUT, data[at:end])
-
-
-def _writable(seconds: float) -> bool:
-    return bool(select.select([], [STDOUT], [], max(0.0, seconds))[1])
-
-
-def _place(record: Record | None) -> Place | None:
-    """What :meth:`Batch.notes` wrote, if it was us."""
-    try:
-        found = json.loads(record.result) if record is not None and record.result else None
-    except ValueError:
-        return None
-    if not isinstance(found, list) or len(found) not in (3, 4) or found[0] != _NOTE:
-        return None
-    return Place(*found[1:])
-
-
-def _differs(first: str | None, this: str | None) -> bool:
-    """Only fingerprints of the same fields can be compared."""
-    if not first or not this or first[:FIELDS_DIGITS] != this[:FIELDS_DIGITS]:
-        return False
-    return first != this
 
 
 def _ndjson(lines: list[dict[str, object]]) -> bytes:
