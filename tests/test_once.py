@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -36,6 +33,7 @@ from onceonly.stores.memory import MemoryStore
 from onceonly.stores.sqlite import SqliteStore
 from onceonly.testing import FlakyStore, ManualClock
 from onceonly.types import ClaimRequest, RecordId
+from tests.forking import in_child
 
 LEASE, WINDOW = 10, 100
 ID = RecordId("billing", "", "k")
@@ -1338,23 +1336,6 @@ def test_a_wrong_setting_is_refused_at_once(options):
 
 
 # --- after a fork -----------------------------------------------------------------------------
-
-
-def in_child(work: Callable[[], object]) -> Any:
-    """What ``work`` returned in a child process, which then dies without a word."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)  # a child that hangs must not outlive the test
-        try:
-            os.write(writer, json.dumps(work()).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    return json.loads(said)
 
 
 @pytest.fixture

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
-import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -43,6 +40,7 @@ from onceonly.types import (
     StoredWindow,
 )
 from onceonly.windows import REFRESH
+from tests.forking import in_child
 from tests.test_windows import (
     EVERY_PLACE,
     FOR_ALL_IN_STORE,
@@ -1361,23 +1359,6 @@ def test_the_change_is_told_where_a_bound_one_meets_it(inbox, bound_way):
 
 
 # --- processes --------------------------------------------------------------------------------
-
-
-def in_child(work: Callable[[], object]) -> Any:
-    """What ``work`` returned in a child process, which then dies without a word."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)  # a child that hangs must not outlive the test
-        try:
-            os.write(writer, json.dumps(work()).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    return json.loads(said)
 
 
 @pytest.fixture

@@ -159,13 +159,14 @@ def _decoded(message: object) -> object:
     if not isinstance(message, (str, bytes)):
         return message
     try:
-        return cast("object", json.loads(message, object_pairs_hook=_unique))
+        return cast("object", json.loads(message, object_pairs_hook=unique_members))
     except (ValueError, RecursionError):
         msg = f"cannot look for fields: the {type(message).__name__} payload is not JSON"
         raise InvalidKey(msg) from None
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def unique_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """For ``json.loads``: parsers differ in which of two equal names they take."""
     members = dict(pairs)
     if len(members) != len(pairs):
         msg = "an object in the payload has the same name twice"

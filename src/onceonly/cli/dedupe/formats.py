@@ -13,6 +13,7 @@ from onceonly.cli.common import Exit, Refused
 from onceonly.cli.dedupe.reading import Chunk
 from onceonly.errors import ConfigurationError, InvalidKey
 from onceonly.keys import MAX_KEY_BYTES, check_key, content_key, extractor, fingerprint_bytes, near_duplicate
+from onceonly.keys.content import unique_members
 
 FORMATS = ("lines", "ndjson", "csv")
 MAX_RECORD_LINES = 1000  # of CSV; a quote that is never closed would take all the rest for one field
@@ -116,7 +117,7 @@ class Ndjson:
         exact = identity.key is None
         self._loads = json.JSONDecoder(
             parse_constant=_no_constant,
-            object_pairs_hook=_unique if exact or self._fingerprint else None,
+            object_pairs_hook=unique_members if exact or self._fingerprint else None,
             parse_int=_exact if exact else None,
         ).decode
 
@@ -136,7 +137,7 @@ class Ndjson:
             return _NOT_TEXT
         try:
             return self._loads(line)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, InvalidKey) as error:
             return error
 
 
@@ -153,14 +154,6 @@ def _without_bom(chunk: Chunk) -> list[str]:
 def _exact(digits: str) -> object:
     """Integers that doubles cannot hold are told apart by their digits."""
     return int(digits) if len(digits) < 16 else {"integer": digits}
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        msg = "an object has the same name twice"
-        raise ValueError(msg)
-    return members
 
 
 def _no_constant(name: str) -> object:
