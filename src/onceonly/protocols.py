@@ -124,12 +124,19 @@ class Store(Protocol):
         """Records that were claimed once, oldest claim first. For operators: it may read everything."""
         ...
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        """Take claims from owners that are gone: True where there was one, or a free record that waited.
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        """Take claims from owners that are gone: True where the record is still what was shown, its state and
+        fence, and is a claim, or free and waits.
 
         The next delivery takes it over, as if the lease had ended; what the last owner still writes is
-        refused. A live claim raises ``InFlight`` unless forced, and then nothing changed.
+        refused. ``afresh`` also takes what failed or is quarantined: the next delivery runs as the first one,
+        and nothing is asked about orphans. A live claim raises ``InFlight`` unless forced, and then nothing
+        changed.
         """
+        ...
+
+    def groups(self) -> list[str]:
+        """The names of all groups that have records here, in order; perhaps also of some that had."""
         ...
 
     def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
@@ -184,7 +191,10 @@ class AsyncStore(Protocol):
     async def purge(self, *, limit: int = 10_000) -> int: ...
     async def stats(self) -> Stats: ...
     async def find(self, query: Query) -> list[Record]: ...
-    async def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]: ...
+    async def revoke(
+        self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False
+    ) -> list[bool]: ...
+    async def groups(self) -> list[str]: ...
     async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]: ...
     async def set_window(self, group: str, type: str | None, window: float | None) -> None: ...  # noqa: A002
     async def clear_window(self, group: str, type: str | None) -> bool: ...  # noqa: A002

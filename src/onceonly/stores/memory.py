@@ -172,10 +172,19 @@ class MemoryStore:
         ]
         return sorted(chosen, key=lambda record: record.fence)[: query.limit]
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        rule = self._rules.restart if afresh else self._rules.revoke
         with self._lock:
             now = self._tick()
-            return [self._rules.revoke(e, now) for e in self._not_live(ids, now, REVOKE_HINT, force=force)]
+            found = self._not_live([record.id for record in shown], now, REVOKE_HINT, force=force)
+            return [
+                entry is not None and entry.is_still(record) and rule(entry, now)
+                for record, entry in zip(shown, found, strict=True)
+            ]
+
+    def groups(self) -> list[str]:
+        with self._lock:
+            return sorted({record_id.group for record_id in self._entries})
 
     def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
         with self._lock:
@@ -357,8 +366,13 @@ class AsyncMemoryStore:
     async def find(self, query: Query) -> list[Record]:
         return self._store.find(query)
 
-    async def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return self._store.revoke(ids, force=force)
+    async def revoke(
+        self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False
+    ) -> list[bool]:
+        return self._store.revoke(shown, force=force, afresh=afresh)
+
+    async def groups(self) -> list[str]:
+        return self._store.groups()
 
     async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
         return self._store.windows(requests)

@@ -88,6 +88,10 @@ class Entry:
         self.fingerprint: bytes | None = None
         self.result: bytes | None = None
 
+    def is_still(self, shown: Record) -> bool:
+        """Nothing happened to it since but time, and its owner's renewals."""
+        return (self.state, self.fence) == (shown.state, shown.fence)
+
     def snapshot(self, record_id: RecordId, now: float) -> Record:
         claimed = self.state is _CLAIMED
         return Record(
@@ -201,6 +205,15 @@ class Rules:
             return False
         entry.token = None
         entry.until = min(entry.until, now)
+        return True
+
+    def restart(self, entry: Entry | None, now: float) -> bool:
+        """As if no attempt had been. It waits as a free record: nobody forgets that it has yet to run."""
+        if entry is None or entry.state is _PROCESSED:
+            return False
+        entry.state, entry.token, entry.until = _FREE, None, now
+        entry.attempt, entry.orphaned = 0, False
+        entry.result = entry.done_at = None
         return True
 
     def mark(self, entry: Entry | None, mark: Mark, now: float) -> Entry | None:

@@ -147,8 +147,11 @@ class SqliteStore:
     def find(self, query: Query) -> list[Record]:
         return self._read_apart(lambda plans: plans.find(query))
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return self._write(lambda plans, chosen: plans.revoke(chosen, force=force), ids)
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        return self._write(lambda plans, s: plans.revoke(s, force=force, afresh=afresh), shown)
+
+    def groups(self) -> list[str]:
+        return self._read(Plans.groups)
 
     def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
         return self._read(lambda plans: plans.windows(requests))
@@ -416,8 +419,13 @@ class AsyncSqliteStore:
     async def find(self, query: Query) -> list[Record]:
         return await asyncio.to_thread(self._store.find, query)
 
-    async def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return await self._do(lambda i: self._store.revoke(i, force=force), ids)
+    async def revoke(
+        self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False
+    ) -> list[bool]:
+        return await self._do(lambda s: self._store.revoke(s, force=force, afresh=afresh), shown)
+
+    async def groups(self) -> list[str]:
+        return await self._do(lambda _: self._store.groups(), None)
 
     async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
         return await self._do(self._store.windows, requests)

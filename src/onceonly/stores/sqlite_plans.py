@@ -197,15 +197,20 @@ class Plans:
             answers.append(chosen is not None and deleted == 1)  # an expired one goes as well, untold
         return answers
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool) -> list[bool]:
+    def revoke(self, shown: Sequence[Record], *, force: bool, afresh: bool) -> list[bool]:
+        rule = self._rules.restart if afresh else self._rules.revoke
+        found = self._not_live([record.id for record in shown], REVOKE_HINT, force=force)
         answers = []
-        for record_id, (digest, entry) in zip(
-            ids, self._not_live(ids, REVOKE_HINT, force=force), strict=True
-        ):
-            answers.append(self._rules.revoke(entry, self._now))
+        for record, (digest, entry) in zip(shown, found, strict=True):
+            still = entry is not None and entry.is_still(record)
+            answers.append(still and rule(entry, self._now))
             if answers[-1] and entry is not None:
-                self._keep(digest, record_id, entry)
+                self._keep(digest, record.id, entry)
         return answers
+
+    def groups(self) -> list[str]:
+        rows = self._cursor.execute("SELECT CAST(name AS BLOB) FROM onceonly_groups ORDER BY name")
+        return [name.decode() for (name,) in rows]
 
     def find(self, query: Query) -> list[Record]:
         states = [_CODES[state] if state in query.states else None for state in _STATES]

@@ -121,8 +121,12 @@ class FlakyStore:
     def find(self, query: Query) -> list[Record]:
         return self._do("find", (), lambda _: self._store.find(query))
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return self._do("revoke", ids, lambda batch: self._store.revoke(batch, force=force))
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        revoke = self._store.revoke
+        return self._do("revoke", shown, lambda batch: revoke(batch, force=force, afresh=afresh))
+
+    def groups(self) -> list[str]:
+        return self._do("groups", (), lambda _: self._store.groups())
 
     def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
         return self._do("windows", requests, self._store.windows)
@@ -203,8 +207,14 @@ class AsyncFlakyStore:
     async def find(self, query: Query) -> list[Record]:
         return await self._do("find", (), lambda _: self._store.find(query))
 
-    async def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return await self._do("revoke", ids, lambda batch: self._store.revoke(batch, force=force))
+    async def revoke(
+        self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False
+    ) -> list[bool]:
+        revoke = self._store.revoke
+        return await self._do("revoke", shown, lambda batch: revoke(batch, force=force, afresh=afresh))
+
+    async def groups(self) -> list[str]:
+        return await self._do("groups", (), lambda _: self._store.groups())
 
     async def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
         return await self._do("windows", requests, self._store.windows)

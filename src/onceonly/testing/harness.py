@@ -120,8 +120,11 @@ class SyncView:
     def find(self, query: Query) -> list[Record]:
         return self.run(self._store.find(query))
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return self.run(self._store.revoke(ids, force=force))
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        return self.run(self._store.revoke(shown, force=force, afresh=afresh))
+
+    def groups(self) -> list[str]:
+        return self.run(self._store.groups())
 
     def windows(self, requests: Sequence[ReadWindows]) -> list[list[StoredWindow]]:
         return self.run(self._store.windows(requests))

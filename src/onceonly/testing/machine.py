@@ -25,6 +25,7 @@ from onceonly.types import (
     Mark,
     Marks,
     Query,
+    Record,
     RecordId,
     Release,
     Renewal,
@@ -128,6 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.harness = self.make_harness()
         self.store = self.harness.store
         self.model = Model()
+        self.looked: dict[str, Record] = {}
 
     def teardown(self) -> None:
         self.harness.close()
@@ -274,20 +276,34 @@ class StoreMachine(RuleBasedStateMachine):
             expected = [self.model.pop(key, only) for key in batch]
             _same(self.store.forget(ids, force=force, only=only), expected, f"forget of {only}")
 
-    @rule(batch=repeating, force=st.booleans())
-    def revoke(self, batch: list[str], *, force: bool) -> None:
-        ids = [self._id(key) for key in batch]
-        if not force and any(self.model.live(key) for key in batch):
-            self._refused(lambda: self.store.revoke(ids), "revoke")
-        else:
-            expected = [self._revoked(key) for key in batch]
-            _same(self.store.revoke(ids, force=force), expected, "revoke")
+    @rule(key=keys)
+    def look(self, key: str) -> None:
+        """An operator looks now, and may act on it later."""
+        self.looked[key] = self._shown(key)
 
-    def _revoked(self, key: str) -> bool:
+    def _shown(self, key: str) -> Record:
+        return self.store.peek([self._id(key)])[0] or Record(self._id(key), State.CLAIMED, 1, 1, None)
+
+    @rule(batch=repeating, force=st.booleans(), afresh=st.booleans(), late=st.booleans())
+    def revoke(self, batch: list[str], *, force: bool, afresh: bool, late: bool) -> None:
+        now = {key: self._shown(key) for key in batch}
+        shown = [self.looked.get(key, now[key]) if late else now[key] for key in batch]
+        if not force and any(self.model.live(key) for key in batch):
+            self._refused(lambda: self.store.revoke(shown, afresh=afresh), "revoke")
+        else:
+            expected = [self._revoked(k, r, afresh=afresh) for k, r in zip(batch, shown, strict=True)]
+            _same(self.store.revoke(shown, force=force, afresh=afresh), expected, "revoke")
+
+    def _revoked(self, key: str, shown: Record, *, afresh: bool) -> bool:
         known = self.model.get(key)
-        if known is None or known.state not in ("claimed", "free"):
+        fitting = ("claimed", "free", "failed", "quarantined") if afresh else ("claimed", "free")
+        if known is None or known.state not in fitting:
+            return False
+        if (known.state, known.fence) != (shown.state.value, shown.fence):
             return False
         known.token, known.until = None, 0.0
+        if afresh:
+            known.state, known.attempt, known.orphaned, known.result = "free", 0, False, None
         return True
 
     def _refused(self, call: Callable[[], object], verb: str) -> None:

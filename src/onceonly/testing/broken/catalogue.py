@@ -149,6 +149,12 @@ BROKEN_STORES: tuple[tuple[type[MemoryStore | SqliteStore], frozenset[str]], ...
         fails("revoke_of_lapsed_leaves_an_orphan", "attempts_and_fences_survive_revoke"),
     ),
     (operating.RevokeIgnoresLiveClaims, fails("revoke_refuses_live_claim")),
+    (
+        operating.RevokeAlwaysTrue,
+        fails("revoke_of_absent_is_false", "revoke_of_done_is_false", "revokes_are_answered_in_order"),
+    ),
+    (operating.RevokeTrustsAnything, fails("revoke_of_what_changed_is_false")),
+    (operating.GroupsComeAsTheyWere, fails("groups_are_listed")),
     (operating.RevokeStopsHalfWay, fails("revoke_refuses_live_claim")),
     (
         operating.ForgetTakesEveryState,

@@ -76,12 +76,11 @@ class RevokeSettlesTheOrphan(Rules):
         return revoked
 
 
-class RevokeAlwaysTrue(Rules):
+class RevokeAlwaysTrue(MemoryStore):
     """Tells everybody that a claim was revoked, whatever there was."""
 
-    def revoke(self, entry: Entry | None, now: float) -> bool:
-        super().revoke(entry, now)
-        return True
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        return [True for _ in super().revoke(shown, force=force, afresh=afresh)]
 
 
 class RevokeReopensDone(Rules):
@@ -115,26 +114,111 @@ class RevokeKeepsShort(Rules):
 class RevokeForgetsFence(FenceRestarts):
     """The fence is a count in the record, and a revoke starts it again."""
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        revoked = super().revoke(ids, force=force)
-        for record_id, was in zip(ids, revoked, strict=True):
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        revoked = super().revoke(shown, force=force, afresh=afresh)
+        for record, was in zip(shown, revoked, strict=True):
             if was:
-                self._entries[record_id].fence = 0
+                self._entries[record.id].fence = 0
         return revoked
 
 
 class RevokeIgnoresLiveClaims(MemoryStore):
     """Revoke takes a claim from its running handler, forced or not."""
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return super().revoke(ids, force=True)
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        return super().revoke(shown, force=True, afresh=afresh)
 
 
 class RevokeStopsHalfWay(MemoryStore):
     """Revoke takes what comes before the live claim, then raises."""
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
-        return [super(RevokeStopsHalfWay, self).revoke([record_id], force=force)[0] for record_id in ids]
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        return [super(RevokeStopsHalfWay, self).revoke([r], force=force, afresh=afresh)[0] for r in shown]
+
+
+class RevokeTrustsAnything(MemoryStore):
+    """Revoke takes whatever has the key by now, not what the operator was shown."""
+
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
+        now = self.peek([record.id for record in shown])
+        current = [record or old for record, old in zip(now, shown, strict=True)]
+        return super().revoke(current, force=force, afresh=afresh)
+
+
+class RestartKeepsAttempts(Rules):
+    """What is to run again is one attempt further, and may be quarantined at once."""
+
+    def restart(self, entry: Entry | None, now: float) -> bool:
+        attempt = entry.attempt if entry is not None else 0
+        restarted = super().restart(entry, now)
+        if restarted and entry is not None:
+            entry.attempt = attempt
+        return restarted
+
+
+class RestartKeepsToken(Rules):
+    """The last owner of what is to run again releases it once more."""
+
+    def restart(self, entry: Entry | None, now: float) -> bool:
+        token = entry.token if entry is not None else None
+        restarted = super().restart(entry, now)
+        if restarted and entry is not None:
+            entry.token = token
+        return restarted
+
+
+class RestartLeavesAnOrphan(Rules):
+    """What is to run again is asked about as an orphan."""
+
+    def restart(self, entry: Entry | None, now: float) -> bool:
+        restarted = super().restart(entry, now)
+        if restarted and entry is not None:
+            entry.orphaned = True
+        return restarted
+
+
+class RestartForgetsTheFingerprint(Rules):
+    """What is to run again may come with another payload."""
+
+    def restart(self, entry: Entry | None, now: float) -> bool:
+        restarted = super().restart(entry, now)
+        if restarted and entry is not None:
+            entry.fingerprint = None
+        return restarted
+
+
+class RestartTakesProcessed(Rules):
+    """What has taken effect can be made to run again."""
+
+    def restart(self, entry: Entry | None, now: float) -> bool:
+        if entry is not None and entry.state is State.PROCESSED:
+            entry.state = State.FAILED
+        return super().restart(entry, now)
+
+
+class RestartExpires(Rules):
+    """What was quarantined is forgotten a while after an operator acted, though it never ran."""
+
+    def restart(self, entry: Entry | None, now: float) -> bool:
+        restarted = super().restart(entry, now)
+        if restarted and entry is not None:
+            entry.expires = min(entry.expires, now + 20)
+        return restarted
+
+
+class RestartOnlyWaits(Rules):
+    """Only what is free already can be made to run again."""
+
+    def restart(self, entry: Entry | None, now: float) -> bool:
+        free = entry is not None and entry.state is State.FREE
+        return free and super().restart(entry, now)
+
+
+class GroupsComeAsTheyWere(MemoryStore):
+    """Groups are listed in the order of their first records."""
+
+    def groups(self) -> list[str]:
+        return list(dict.fromkeys(record_id.group for record_id in self._entries))
 
 
 # --- forget -------------------------------------------------------------------------------------

@@ -323,11 +323,17 @@ BROKEN_RULES: tuple[tuple[type[Rules], frozenset[str]], ...] = (
     ),
     (operating.RevokeMakesOrphans, fails("revoke_of_free_ends_its_wait")),
     (operating.RevokeSettlesTheOrphan, fails("revoke_of_free_leaves_an_orphan_one")),
-    (
-        operating.RevokeAlwaysTrue,
-        fails("revoke_of_absent_is_false", "revoke_of_done_is_false", "revokes_are_answered_in_order"),
-    ),
     (operating.RevokeReopensDone, fails("revoke_of_done_is_false")),
     (operating.RevokeForgetsWhoDidIt, fails("revoke_of_done_is_false")),
+    (operating.RestartKeepsAttempts, fails("revoke_afresh_lets_it_run_as_the_first")),
+    (operating.RestartKeepsToken, fails("revoke_afresh_by_force_ends_live_claim")),
+    (operating.RestartLeavesAnOrphan, fails("revoke_afresh_lets_it_run_as_the_first")),
+    (operating.RestartForgetsTheFingerprint, fails("revoke_afresh_keeps_the_fingerprint")),
+    (operating.RestartTakesProcessed, fails("revoke_afresh_of_processed_is_false")),
+    (operating.RestartExpires, fails("revoke_afresh_of_quarantined_is_kept_for_good")),
+    (
+        operating.RestartOnlyWaits,
+        fails("revoke_afresh_lets_it_run_as_the_first", "revoke_afresh_by_force_ends_live_claim"),
+    ),
     (operating.RevokeKeepsShort, fails("revoked_record_lives_for_the_window")),
 )

@@ -248,9 +248,9 @@ class AnswersInOrderOfKeys(MemoryStore):
         forget = super().forget
         return _sorted(ids, lambda batch: forget(batch, force=force, only=only))
 
-    def revoke(self, ids: Sequence[RecordId], *, force: bool = False) -> list[bool]:
+    def revoke(self, shown: Sequence[Record], *, force: bool = False, afresh: bool = False) -> list[bool]:
         revoke = super().revoke
-        return _sorted(ids, lambda batch: revoke(batch, force=force))
+        return _sorted(shown, lambda batch: revoke(batch, force=force, afresh=afresh))
 
 
 class LastClaimOfABatchWins(MemoryStore):

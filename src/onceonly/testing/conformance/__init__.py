@@ -26,6 +26,7 @@ from onceonly.testing.conformance import (
     marks,
     operating,
     release,
+    revoking,
     windows,
 )
 from onceonly.testing.harness import Harness
@@ -41,6 +42,7 @@ PROMISES: tuple[Promise, ...] = (
     *identity.PROMISES,
     *batches.PROMISES,
     *operating.PROMISES,
+    *revoking.PROMISES,
     *windows.PROMISES,
 )
 

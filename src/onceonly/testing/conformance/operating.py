@@ -1,4 +1,4 @@
-"""Promises of what operators do: forget chosen states, ``find``, ``revoke``."""
+"""Promises of what operators do: forget chosen states, ``find``, ``groups``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from onceonly.errors import InFlight
 from onceonly.testing.conformance.subject import (
     A,
     B,
-    C,
     Subject,
-    absent,
     acquired,
     all_unchanged,
-    busy,
     check,
     equal,
     expired,
     fail,
-    freed,
     lapsed,
     marked,
     one_of_each,
@@ -203,141 +199,15 @@ def find_changes_nothing(harness: Harness) -> None:
             _find(harness, orphaned=orphaned)
 
 
-# --- revoke -------------------------------------------------------------------------------------
-
-
-def _is_refused(subject: Subject) -> None:
-    """Whatever A still writes."""
-    with subject.unchanged():
-        check(not subject.renew(A), "a revoked owner renewed")
-        check(not subject.complete(A), "a revoked owner completed")
-        check(not subject.release(A), "a revoked owner released")
-
-
-def revoke_of_lapsed_refuses_its_owner(harness: Harness) -> None:
-    """Nothing that the owner of a revoked claim still writes counts, though nobody took it yet."""
-    subject = lapsed(harness)
-    check(subject.revoke(), "revoke of a lapsed claim was told False")
-    subject.is_state(State.CLAIMED)
-    _is_refused(subject)
-
-
-def revoke_of_lapsed_leaves_an_orphan(harness: Harness) -> None:
-    """The next claim of a revoked one is a take-over, also with the token that had it."""
-    for token in (A, B):
-        subject = running(harness, b"first")
-        subject.wait(5)
-        before = subject.record().fence
-        check(subject.revoke(), "revoke of a lapsed claim was told False")
-        answer = acquired(subject.claim(token, b"other"))
-        seen = (answer.attempt, answer.orphaned, answer.fingerprint)
-        equal(seen, (2, True, b"first"), "attempt, orphaned and fingerprint after a revoke")
-        check(answer.fence > before, "the fence did not grow across a revoke")
-        subject.forget(force=True)
-
-
-def revoke_of_free_ends_its_wait(harness: Harness) -> None:
-    """A revoked free record can be had before its not-before, as the next attempt and no orphan."""
-    subject = running(harness)
-    subject.release(A, delay=8)
-    busy(subject.claim(B))
-    check(subject.revoke(), "revoke of a free record was told False")
-    subject.is_state(State.FREE)
-    answer = acquired(subject.claim(B))
-    equal((answer.attempt, answer.orphaned), (2, False), "attempt and orphaned after a revoke")
-
-
-def revoke_of_free_leaves_an_orphan_one(harness: Harness) -> None:
-    """An orphan that was given back unstarted is still one after a revoke."""
-    subject = lapsed(harness)
-    acquired(subject.claim(B))
-    subject.release(B, delay=8, started=False)
-    check(subject.revoke(), "revoke of a free record was told False")
-    answer = acquired(subject.claim(C))
-    equal((answer.attempt, answer.orphaned), (2, True), "attempt and orphaned after a revoke")
-
-
-def revoke_of_free_refuses_its_last_owner(harness: Harness) -> None:
-    """A release that is sent again after a revoke is told False."""
-    subject = freed(harness)
-    check(subject.revoke(), "revoke of a free record was told False")
-    _is_refused(subject)
-
-
-def revoke_of_absent_is_false(harness: Harness) -> None:
-    """Where nothing is, or everything is over, nothing is revoked or made."""
-    for subject in (absent(harness), *expired(harness)):
-        check(not subject.revoke(), "revoke of an absent or expired record was told True")
-        subject.is_absent()
-
-
-def revoke_of_done_is_false(harness: Harness) -> None:
-    """A done record of any kind stays as it is, and its owner may still be told that it did it."""
-    subjects = {state: subject for state, subject in one_of_each(harness).items() if state.done}
-    with all_unchanged([*subjects.values(), marked(harness)]):
-        for subject in (*subjects.values(), Subject(harness)):
-            for force in (False, True):
-                check(not subject.revoke(force=force), "revoke of a done record was told True")
-    for state, subject in subjects.items():
-        check(subject.complete(A), f"a {state} record forgot who completed it")
-
-
-def revoke_refuses_live_claim(harness: Harness) -> None:
-    """A live claim raises InFlight, and nothing else of that call is revoked."""
-    other = Subject(harness, "other")
-    acquired(other.claim(A))
-    other.wait(5)
-    live = running(harness)
-    for ids in ([live.id, other.id], [other.id, live.id]):
-        with live.unchanged(), other.unchanged(), raises(InFlight, "revoke of a live claim"):
-            harness.store.revoke(ids)
-    check(other.complete(A), "a refused revoke took another claim")
-    check(live.complete(A), "a refused revoke took the live claim")
-
-
-def revoke_by_force_ends_live_claim(harness: Harness) -> None:
-    """With ``force`` a live claim is an orphan at once: its owner is refused, the next one need not wait."""
-    subject = running(harness)
-    check(subject.revoke(force=True), "revoke by force was told False")
-    check(subject.record().orphaned, "a revoked claim is no orphan")
-    equal(_find(harness, orphaned=True), [subject.record()], "orphans")
-    _is_refused(subject)
-    answer = acquired(subject.claim(B))
-    equal((answer.attempt, answer.orphaned), (2, True), "attempt and orphaned after a revoke")
-    busy(subject.claim(A))
-
-
-def attempts_and_fences_survive_revoke(harness: Harness) -> None:
-    """``attempt`` counts starts and the fence grows, however often claims are revoked."""
-    subject, fence = absent(harness), 0
-    for attempt, token in enumerate((A, B, C), start=1):
-        answer = acquired(subject.claim(token))
-        equal(answer.attempt, attempt, "attempt after revokes")
-        check(answer.fence > fence, "the fence did not grow across a revoke")
-        fence = answer.fence
-        check(subject.revoke(force=True), "revoke by force was told False")
-
-
-def revoked_record_lives_for_the_window(harness: Harness) -> None:
-    """A revoked record keeps its attempts as long as it would have otherwise, also after a purge."""
-    late, live = Subject(harness, "late"), Subject(harness, "live")
-    acquired(late.claim(A))
-    late.wait(5)
-    acquired(live.claim(A))
-    equal(harness.store.revoke([late.id, live.id], force=True), [True, True], "revoke by force")
-    late.wait(14)
-    harness.store.purge()
-    for subject in (late, live):
-        equal(acquired(subject.claim(B)).attempt, 2, "attempt late in the window")
-
-
-def revokes_are_answered_in_order(harness: Harness) -> None:
-    """True where there was an unfinished record, in the order of the requests; the same key again, too."""
-    subjects = [Subject(harness, key) for key in "fbdace"]
-    for subject in subjects[::2]:
-        acquired(subject.claim(A))
-    ids = [subject.id for subject in (*subjects, subjects[0])]
-    equal(harness.store.revoke(ids, force=True), [True, False] * 3 + [True], "revokes")
+def groups_are_listed(harness: Harness) -> None:
+    """Every group that has a record is told by its name, in order, whatever its records are."""
+    names = sorted(harness.group + suffix for suffix in ("", "-a", "-ä", "-b c"))
+    for name in reversed(names):
+        subject = Subject(harness, group=name.removeprefix(harness.group))
+        check(subject.mark(), "a new key was told seen")
+    listed = harness.store.groups()
+    equal([name for name in listed if name in names], names, "groups")
+    equal(listed, sorted(listed), "the order of groups")
 
 
 PROMISES = (
@@ -355,16 +225,5 @@ PROMISES = (
     find_comes_oldest_claim_first,
     find_obeys_its_limit,
     find_changes_nothing,
-    revoke_of_lapsed_refuses_its_owner,
-    revoke_of_lapsed_leaves_an_orphan,
-    revoke_of_free_ends_its_wait,
-    revoke_of_free_leaves_an_orphan_one,
-    revoke_of_free_refuses_its_last_owner,
-    revoke_of_absent_is_false,
-    revoke_of_done_is_false,
-    revoke_refuses_live_claim,
-    revoke_by_force_ends_live_claim,
-    attempts_and_fences_survive_revoke,
-    revoked_record_lives_for_the_window,
-    revokes_are_answered_in_order,
+    groups_are_listed,
 )

@@ -123,8 +123,12 @@ class Subject:
     def forget(self, *, force: bool = False) -> bool:
         return self.store.forget([self.id], force=force)[0]
 
-    def revoke(self, *, force: bool = False) -> bool:
-        return self.store.revoke([self.id], force=force)[0]
+    def shown(self) -> Record:
+        """What an operator saw; where there is nothing, what they may have seen before."""
+        return self.peek() or Record(self.id, State.CLAIMED, 1, 1, None)
+
+    def revoke(self, *, force: bool = False, afresh: bool = False) -> bool:
+        return self.store.revoke([self.shown()], force=force, afresh=afresh)[0]
 
     def peek(self) -> Record | None:
         return self.store.peek([self.id])[0]
@@ -174,30 +178,32 @@ def absent(harness: Harness) -> Subject:
     return Subject(harness)
 
 
-def running(harness: Harness, fingerprint: bytes | None = None) -> Subject:
+def running(harness: Harness, fingerprint: bytes | None = None, key: str = "k") -> Subject:
     """Claimed by A, its lease running."""
-    subject = Subject(harness)
+    subject = Subject(harness, key)
     acquired(subject.claim(A, fingerprint))
     return subject
 
 
-def lapsed(harness: Harness) -> Subject:
+def lapsed(harness: Harness, key: str = "k") -> Subject:
     """Claimed by A, its lease over."""
-    subject = running(harness)
+    subject = running(harness, key=key)
     subject.wait(5)
     return subject
 
 
-def freed(harness: Harness) -> Subject:
+def freed(harness: Harness, key: str = "k") -> Subject:
     """Released by A, to be had at once."""
-    subject = running(harness)
+    subject = running(harness, key=key)
     check(subject.release(A), "release by the owner")
     return subject
 
 
-def finished(harness: Harness, status: Status = Status.PROCESSED, result: bytes | None = b"1") -> Subject:
+def finished(
+    harness: Harness, status: Status = Status.PROCESSED, result: bytes | None = b"1", key: str = "k"
+) -> Subject:
     """Done by A."""
-    subject = running(harness)
+    subject = running(harness, key=key)
     check(subject.complete(A, status, result), "complete by the owner")
     return subject
 
@@ -209,8 +215,8 @@ def marked(harness: Harness) -> Subject:
     return subject
 
 
-def quarantined(harness: Harness) -> Subject:
-    return finished(harness, Status.QUARANTINED, None)
+def quarantined(harness: Harness, key: str = "k") -> Subject:
+    return finished(harness, Status.QUARANTINED, None, key)
 
 
 def expired(harness: Harness) -> Iterator[Subject]:
