@@ -9,8 +9,10 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ONCEONLY = [sys.executable, "-W", "error", "-c", "from onceonly.cli import main; main()"]
 _UNWANTED = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE")
@@ -33,6 +35,16 @@ def run(*options: str, directory: Path, text: str = "", **env: str) -> subproces
         timeout=60,
         check=False,
     )
+
+
+@contextmanager
+def started(command: Sequence[str], **more: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process that does not outlive its test, however that ends."""
+    with subprocess.Popen(command, env=environment(), **more) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def run_on_terminal(

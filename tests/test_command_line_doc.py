@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
 
 from onceonly.cli.main import command
-from onceonly.stores.sqlite import SqliteStore
-from onceonly.types import ClaimRequest, Completion, RecordId, Release, Status
 from tests.commands import ONCEONLY, environment
-from tests.snippets import ROOT
+from tests.snippets import ROOT, run_python
 
 TEXT = (ROOT / "docs" / "command-line.md").read_text()
 SESSIONS = re.findall(r"^```console\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
@@ -26,7 +23,8 @@ _VARIES = (
 
 
 def test_every_session_shows_what_it_says(tmp_path):
-    _payments(tmp_path)
+    for code in re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL):
+        run_python("-c", code, directory=tmp_path).check_returncode()
     ends = "printf '\\n=== end ===\\n'"
     script = [f'onceonly() {{ {" ".join(map(_quoted, ONCEONLY))} "$@" 2>&1; }}']
     script += [line for prompt in _prompts() for line in (prompt, ends)]
@@ -73,16 +71,3 @@ def _steady(output: str) -> list[str]:
 
 def _quoted(word: str) -> str:
     return f"'{word}'"
-
-
-def _payments(directory: Path) -> None:
-    store, hour = SqliteStore(directory / "payments.db"), 3600.0
-    ids = {n: RecordId("billing", "", f"pay-{n}") for n in range(17, 24)}
-    for number, record_id in ids.items():
-        lease = 0.001 if number == 17 else 30.0
-        store.claim([ClaimRequest(record_id, b"t", lease, 24 * hour, type="payment")])
-    store.release([Release(ids[19], b"t", 24 * hour, 60.0)])
-    store.complete([Completion(ids[20], b"t", 24 * hour, Status.QUARANTINED)])
-    done = [Completion(ids[n], b"t", 24 * hour, result=b'{"charged": 40}') for n in (21, 22, 23)]
-    assert store.complete(done) == [True] * 3
-    store.close()

@@ -9,12 +9,13 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from onceonly import Once
-from tests.commands import ONCEONLY, environment
+from tests.commands import ONCEONLY, environment, started
 from tests.dedupe_helpers import run, run_killed
 
 COMMAND = [*ONCEONLY, "dedupe", "--store", "sqlite:///store.db"]
@@ -25,9 +26,8 @@ def ndjson(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def begin(directory: Path, *options: str, **more: object) -> subprocess.Popen[bytes]:
-    kept = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **more}
-    return subprocess.Popen([*COMMAND, *options], cwd=directory, env=environment(), **kept)  # type: ignore[call-overload, no-any-return]
+def begin(directory: Path, *options: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return started([*COMMAND, *options], cwd=directory, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
 
 def wait_for(path: Path, text: str) -> None:

@@ -21,8 +21,8 @@ from onceonly import Once, State
 from onceonly.cli.main import command
 from onceonly.cli.operate.wording import duration, iso, relative
 from onceonly.stores.sqlite import SqliteStore
-from onceonly.types import ClaimRequest, Completion, Mark, RecordId, Release, Status
-from tests.commands import ONCEONLY, environment, run, run_on_terminal
+from onceonly.types import ClaimRequest, Completion, Mark, ReadWindows, RecordId, Release, Status
+from tests.commands import ONCEONLY, environment, run, run_on_terminal, started
 
 HOUR = 3600.0
 ESCAPE = "evil\x1b[31m\nkey"
@@ -123,8 +123,35 @@ def test_stats_say_what_waits_for_a_purge(cli, store):
 
 def test_stats_of_an_empty_store_and_of_an_unknown_group_are_no_error(cli, tmp_path):
     SqliteStore(tmp_path / "store.db").close()
-    for result in (cli("stats"), cli("stats", "--group", "nobody")):
-        assert (result.exit_code, result.stdout) == (0, "0 records\n")
+    assert cli("stats").stdout == "0 records\n"
+    result = cli("stats", "--group", "nobody")
+    assert (result.exit_code, result.stdout.partition(",")[0]) == (0, "0 records in group 'nobody'")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("stats",),
+        ("claims",),
+        ("claims", "--state", "quarantined"),
+        ("claims", "rerun", "--all", "quarantined", "--yes"),
+        ("windows",),
+    ],
+    ids=" ".join,
+)
+def test_a_typo_in_the_group_is_no_good_news(options, cli, store):
+    result = cli(*options, "--group", "biling")
+    assert (
+        "in group 'biling', and no record of that group at all; the store has billing, mail" in result.output
+    )
+
+
+def test_nothing_of_a_scope_is_said_as_such(cli, store):
+    result = ours(cli, "claims", "rerun", "--all", "quarantined", "--scope", "acm", "--yes")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "nothing is quarantined with scope 'acm' in group 'billing'\n",
+    )
 
 
 # --- peek -------------------------------------------------------------------------------------
@@ -206,10 +233,10 @@ def test_forget_removes_what_was_named_and_says_so(cli, store):
 
 def test_forget_for_machines(cli, store):
     found = lines(ours(cli, "forget", "processed", "failed", "--yes", "--json"))
-    assert [(each["key"], each["done"], each["came"]) for each in found] == [
-        ("processed", True, "forgotten"),
-        ("failed", True, "forgotten"),
-    ]
+    assert [(each["key"], each["came"]) for each in found] == [("processed", "done"), ("failed", "done")]
+    found = lines(ours(cli, "forget", "processed", "marked", "--yes", "--json"))
+    assert [(each["key"], each["came"]) for each in found] == [("processed", "left"), ("marked", "done")]
+    assert found[0]["state"] == "absent"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +273,7 @@ def test_a_dry_run_changes_nothing(options, cli, store, tmp_path):
     result = ours(cli, *options, "--dry-run")
     assert result.exit_code == 0
     assert "would be " in result.stdout
-    assert all(not each["done"] for each in lines(ours(cli, *options, "--dry-run", "--json")))
+    assert {each["came"] for each in lines(ours(cli, *options, "--dry-run", "--json"))} == {"would"}
     assert everything(tmp_path / "store.db") == before
 
 
@@ -330,8 +357,8 @@ def test_release_leaves_alone_what_is_done(cli, store, tmp_path):
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
         "processed: left alone: processed",
-        "quarantined: left alone: quarantined",
-        "failed: left alone: failed",
+        "quarantined: left alone: quarantined; `onceonly claims rerun` lets it run again",
+        "failed: left alone: failed; `onceonly claims rerun` lets it run again",
     ]
     assert everything(tmp_path / "store.db") == before
 
@@ -367,7 +394,8 @@ def test_thousands_are_set_to_run_again_in_steps(cli, store):
     store.complete([Completion(i, b"t", HOUR, Status.QUARANTINED) for i in ids])
     result = ours(cli, "claims", "rerun", "--all", "quarantined", "--yes")
     assert result.stdout.count("set to run again") == 1301
-    assert store.peek(ids) == [None] * 1300
+    assert {record and record.state for record in store.peek(ids)} == {State.FREE}
+    assert len(lines(ours(cli, "claims", "--state", "waiting", "--limit", "2000", "--json"))) == 1302
 
 
 @pytest.mark.parametrize(
@@ -377,8 +405,10 @@ def test_thousands_are_set_to_run_again_in_steps(cli, store):
         (("orphan", "--all", "orphaned"), "either keys or --all"),
         (("--all", "in-flight"), "in-flight"),
         (("--all", "processed"), "processed"),
+        (("--all", "orphaned", "--force"), "--force is for keys"),
+        (("orphan", "--limit", "1"), "--limit is for --all"),
     ],
-    ids=["neither", "both", "live", "done"],
+    ids=["neither", "both", "live", "done", "force", "limit"],
 )
 @pytest.mark.parametrize("verb", ["release", "rerun"])
 def test_which_records_must_be_clear(verb, options, said, cli, store):
@@ -412,8 +442,9 @@ def test_what_changes_while_the_operator_thinks_is_left_alone(meanwhile, code, s
     assert said in shown
     assert ended == code
     (record,) = store.peek([rid("orphan")])
-    assert (record is None) is (meanwhile == "nothing")
-    assert record is None or record.attempt == 2
+    assert record is not None
+    assert (record.state is State.FREE) is (meanwhile == "nothing")
+    assert record.attempt == (0 if meanwhile == "nothing" else 2)
 
 
 def test_a_live_claim_keeps_only_itself_from_being_changed_once_it_began(store, tmp_path):
@@ -424,8 +455,42 @@ def test_a_live_claim_keeps_only_itself_from_being_changed_once_it_began(store, 
     shown, ended = answered((*options, "--store", "sqlite:///store.db"), tmp_path, think, "y")
     assert ended == 4
     assert "orphan: left alone: in flight" in shown
-    assert (state(store, "failed"), state(store, "quarantined")) == (None, None)
+    assert (state(store, "failed"), state(store, "quarantined")) == (State.FREE, State.FREE)
     assert state(store, "orphan") is State.CLAIMED
+
+
+def test_forget_takes_only_what_the_operator_saw(store, tmp_path):
+    def think() -> None:
+        store.claim([ClaimRequest(rid("orphan"), b"next", HOUR, HOUR)])
+        store.complete([Completion(rid("orphan"), b"next", HOUR)])
+
+    options = ("forget", "orphan", "failed", "--group", "billing", "--store", "sqlite:///store.db")
+    shown, ended = answered(options, tmp_path, think, "y")
+    assert "orphan: left alone: it changed meanwhile" in shown
+    assert ended == 0
+    assert (state(store, "orphan"), state(store, "failed")) == (State.PROCESSED, None)
+
+
+@pytest.mark.parametrize("verb", ["release", "rerun"])
+def test_force_is_for_the_owner_that_was_shown(verb, store, tmp_path):
+    def think() -> None:
+        store.claim([ClaimRequest(rid("orphan"), b"next", HOUR, HOUR)])
+
+    options = ("claims", verb, "orphan", "live", "--force", "--group", "billing")
+    shown, ended = answered((*options, "--store", "sqlite:///store.db"), tmp_path, think, "y")
+    assert "orphan: left alone: it changed meanwhile" in shown
+    assert ended == 0
+    assert store.complete([Completion(rid("orphan"), b"next", HOUR)]) == [True]
+    assert store.complete([Completion(rid("live"), b"t", HOUR)]) == [False]
+
+
+def test_ctrl_c_at_the_question_changes_nothing_and_says_so(store, tmp_path):
+    options = ("forget", "processed", "--group", "billing", "--store", "sqlite:///store.db")
+    shown, ended = answered(options, tmp_path, lambda: None, "\x03")
+    assert "nothing was changed" in shown
+    assert "Traceback" not in shown
+    assert ended == 128 + signal.SIGINT
+    assert state(store, "processed") is State.PROCESSED
 
 
 @pytest.mark.parametrize("answer", ["n", "", "yess", "\x04"], ids=["no", "enter", "mistyped", "end"])
@@ -444,15 +509,16 @@ def answered(
 ) -> tuple[str, int]:
     """On a terminal, where ``think`` happens between question and answer."""
     seat, screen = pty.openpty()
-    with subprocess.Popen(
-        [*ONCEONLY, *options], cwd=directory, stdin=screen, stdout=screen, stderr=screen, env=environment()
-    ) as process:
+    with started([*ONCEONLY, *options], cwd=directory, stdin=screen, stdout=screen, stderr=screen) as process:
         os.close(screen)
         shown = b""
         while not shown.endswith(b"[y/N] "):
             shown += os.read(seat, 65536)
         think()
-        os.write(seat, answer.encode() + (b"" if answer == "\x04" else b"\n"))
+        if answer == "\x03":
+            process.send_signal(signal.SIGINT)  # as the terminal would, were it theirs
+        else:
+            os.write(seat, answer.encode() + (b"" if answer == "\x04" else b"\n"))
         with suppress(OSError):  # Linux: the last writer has hung up
             while part := os.read(seat, 65536):
                 shown += part
@@ -475,7 +541,8 @@ def test_windows_are_set_shown_and_cleared(cli, store):
     found = lines(cli("windows", "--json", "--group", "billing"))
     assert [(each["type"], each["window"]) for each in found] == [(None, 86400.0), ("click", 300.0)]
     assert cli("windows", "clear", "billing", "--type", "click").exit_code == 0
-    assert cli("windows", "clear", "billing", "--type", "click").exit_code == 1
+    again = cli("windows", "clear", "billing", "--type", "click", "--json")
+    assert (again.exit_code, lines(again)) == (1, [{"group": "billing", "type": "click", "cleared": False}])
     assert len(lines(cli("windows", "--json"))) == 2
 
 
@@ -547,13 +614,12 @@ def test_purge_as_a_job_goes_on_when_the_store_was_away_and_ends_when_told_to(st
     blocker = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     pipe = subprocess.PIPE
     url = "sqlite:///store.db?timeout=0.05"
-    with subprocess.Popen(
+    with started(
         [*ONCEONLY, "purge", "--every", "300ms", "--json", "--store", url],
         cwd=tmp_path,
         stdout=pipe,
         stderr=pipe,
         text=True,
-        env=environment(),
     ) as process:
         assert process.stdout
         assert process.stderr
@@ -569,6 +635,31 @@ def test_purge_as_a_job_goes_on_when_the_store_was_away_and_ends_when_told_to(st
         assert process.wait(10) == 128 + signal.SIGTERM
     assert removed == 20
     assert state(store, "live") is State.CLAIMED
+
+
+def test_a_job_follows_a_store_that_was_put_in_the_place_of_another(store, tmp_path):
+    with started(
+        [*ONCEONLY, "purge", "--every", "200ms", "--json", "--store", "sqlite:///store.db"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        assert json.loads(process.stdout.readline())["removed"] == 0
+        for path in tmp_path.glob("store.db*"):
+            path.rename(tmp_path / f"old-{path.name}")
+        assert "there is no SQLite file" in process.stderr.readline()
+        other = SqliteStore(tmp_path / "new.db")
+        expire(other, 7)
+        other.close()
+        (tmp_path / "new.db").rename(tmp_path / "store.db")
+        while not (removed := json.loads(process.stdout.readline())["removed"]):
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 128 + signal.SIGTERM
+    assert removed == 7
 
 
 @pytest.mark.parametrize("bad", ["soon", "0s"])
@@ -610,6 +701,68 @@ def test_purge_counts_on_a_terminal(store, tmp_path):
     assert code == 0
     assert "20000 removed" in shown.replace(",", "")
     assert "30,000 expired records removed" in shown
+
+
+def quarantine(store: SqliteStore, count: int) -> None:
+    ids = [rid(f"q-{n:05d}") for n in range(count)]
+    store.claim([ClaimRequest(i, b"t", HOUR, HOUR) for i in ids])
+    store.complete([Completion(i, b"t", HOUR, Status.QUARANTINED) for i in ids])
+
+
+@pytest.mark.parametrize("end", ["reader left", "disk full", "signal"])
+def test_a_bulk_change_that_is_ended_half_way_says_how_far_it_came_and_loses_no_key(end, store, tmp_path):
+    quarantine(store, 20_000)
+    options = ("claims", "rerun", "--all", "quarantined", "--yes", "--group", "billing")
+    command = [*ONCEONLY, *options, "--store", "sqlite:///store.db"]
+    with (
+        Path("/dev/full").open("wb") as full,
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            stdout=full if end == "disk full" else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        ) as process,
+    ):
+        if process.stdout:
+            process.stdout.readline()
+        if end == "signal":
+            process.send_signal(signal.SIGINT)
+        elif process.stdout:
+            process.stdout.close()
+        if end == "signal" and process.stdout:
+            process.stdout.read()
+        assert process.stderr
+        told = process.stderr.read()
+        process.wait(20)
+    assert process.returncode == {"reader left": 141, "disk full": 3, "signal": 130}[end]
+    assert "Traceback" not in told
+    counts = store.stats().groups["billing"]
+    changed = counts[State.FREE] - 1
+    assert 0 < changed < 20_001
+    assert f"stopped: {changed:,} set to run again, {20_001 - changed:,} not tried" in told
+    assert changed + counts[State.QUARANTINED] == 20_001
+
+
+@pytest.mark.parametrize(
+    "options", [("stats",), ("stats", "--json"), ("claims",), ("peek", "live")], ids=" ".join
+)
+def test_an_output_that_is_full_is_told(options, store, tmp_path):
+    command = [*ONCEONLY, *options, "--store", "sqlite:///store.db"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(ONCEONLY_GROUP="billing"),
+            check=False,
+        )
+    assert done.returncode == 3
+    assert "the standard output: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_reader_that_leaves_is_no_traceback(store, tmp_path):
@@ -672,7 +825,50 @@ def test_twins_are_heard(cli, store):
     env = {"ONCEONLY_GROUP": "billing", "ONCEONLY_JSON": "1", "ONCEONLY_CLAIMS_STATE": "orphaned waiting"}
     assert [each["key"] for each in lines(cli("claims", **env))] == ["orphan", "waiting"]
     env |= {"ONCEONLY_FORGET_YES": "true", "ONCEONLY_FORGET_DRY_RUN": "1"}
-    assert "would be forgotten" in cli("forget", "processed", **env).stdout
+    assert lines(cli("forget", "processed", **env))[0]["came"] == "would"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("claims", "--limit", "2", "rerun", "--all", "quarantined"),
+        ("claims", "--state", "failed", "release", "orphan"),
+        ("windows", "--group", "mail", "set", "billing", "24h"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_would_do_nothing_where_it_stands_is_refused(options, cli, store, tmp_path):
+    before = everything(tmp_path / "store.db")
+    result = cli(*options, ONCEONLY_GROUP="billing")
+    assert result.exit_code == 2
+    assert f"{options[1]} before '{options[3]}' would do nothing" in result.stderr
+    assert everything(tmp_path / "store.db") == before
+    assert store.windows([ReadWindows()]) == [[]]
+
+
+def test_a_canary_is_the_oldest_of_all(cli, store):
+    done(store, "second", Status.QUARANTINED)
+    result = ours(cli, "claims", "rerun", "--all", "quarantined", "--limit", "1", "--yes")
+    assert result.stdout == "quarantined: set to run again\n"
+    assert state(store, "second") is State.QUARANTINED
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "value"),
+    [
+        (("purge",), "ONCEONLY_PURGE_EVERY", "soon"),
+        (("stats",), "ONCEONLY_STORE", "nonsense"),
+        (("peek", "k"), "ONCEONLY_GROUP", "x" * 513),
+        (("claims",), "ONCEONLY_CLAIMS_LIMIT", "many"),
+        (("claims",), "ONCEONLY_CLAIMS_STATE", "lost"),
+        (("stats",), "ONCEONLY_JSON", "perhaps"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_wrong_value_in_the_environment_is_told_by_its_variable(options, variable, value, cli, store):
+    result = cli(*options, **{variable: value})
+    assert result.exit_code == 2
+    assert variable in result.stderr
 
 
 @pytest.mark.parametrize("given", ["before", "after", "environment", "both"])
@@ -744,6 +940,7 @@ def test_every_command_has_help_that_is_shown_whole(path, cli):
     assert result.exit_code == 0
     assert result.stdout.startswith(f"Usage: {path}")
     assert "..." not in result.stdout.partition("Commands:")[2]
+    assert "\\b" not in result.stdout
     for option in COMMANDS[path].command.params:
         assert not isinstance(option, click.Option) or option.help
 

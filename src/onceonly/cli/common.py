@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from onceonly.errors import InFlight, InvalidKey, OnceonlyError, StoreError
+from onceonly.errors import ConfigurationError, InFlight, InvalidKey, OnceonlyError, StoreError
 from onceonly.protocols import Store
 from onceonly.settings import check_name
 from onceonly.stores import open_store
+from onceonly.windows import seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +31,9 @@ class Exit(IntEnum):
     STORE = 3  # the store could not be reached, or it or an output could not be written
     IN_FLIGHT = 4  # a live claim is in the way
     INPUT = 5  # the input is malformed
+
+
+_BROKEN_PIPE = 128 + 13  # as the shell tells it
 
 
 class Refused(click.ClickException):
@@ -48,11 +54,25 @@ def refused(error: OnceonlyError) -> Refused:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Errors of the library become errors of the command: one line, an exit code, no traceback."""
+    """Errors of the library and of the outputs become errors of the command: one line, an exit code, no
+    traceback."""
     try:
         yield
     except OnceonlyError as error:
         raise refused(error) from error
+    except BrokenPipeError:  # the reader has left, and needs no more
+        _drop_output()
+        sys.exit(_BROKEN_PIPE)
+    except OSError as error:
+        _drop_output()
+        msg = f"{error.filename or 'the standard output'}: {error.strerror}"
+        raise Refused(msg, Exit.STORE) from error
+
+
+def _drop_output() -> None:
+    """What Python still holds for the standard output cannot be written, and it would try at the end."""
+    with suppress(OSError), Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 class Command(click.Command):
@@ -82,11 +102,40 @@ def _inherited(ctx: click.Context, parameter: click.Parameter, value: object) ->
     return value
 
 
+def refuse_unheard(ctx: click.Context) -> None:
+    """An option before a subcommand that does not have it would be ignored, and the operator not know."""
+    group, name = ctx.command, ctx.invoked_subcommand or ""
+    chosen = group.commands[name] if isinstance(group, click.Group) else group
+    heard = {option.name for option in chosen.params if option.callback is _inherited}
+    for option in group.params:
+        given = ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name not in heard:
+            msg = f"{option.opts[0]} before {name!r} would do nothing: put what {name!r} has behind it"
+            raise click.UsageError(msg)
+
+
 def complete_group(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Group names, if a store was given. A shell that completes must never see an error."""
     with suppress(Exception), opened(ctx.params.get("store")) as store:
-        return [name for name in sorted(store.stats().groups) if name.startswith(incomplete)]
+        return [name for name in store.groups() if name.startswith(incomplete)]
     return []
+
+
+def among(store: Store, group: str | None) -> str:
+    """For an answer that is empty: in which group, and which there are. A typo is no good news."""
+    names = store.groups()
+    if group is None or group in names:
+        return "" if group is None else f" in group {group!r}"
+    there = f"the store has {', '.join(names)}" if names else "the store has none"
+    return f" in group {group!r}, and no record of that group at all; {there}"
+
+
+def length(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """A callback: a duration such as 15m. A wrong one is told by its option, or by its variable."""
+    try:
+        return None if value is None else seconds(value, name="duration")
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from error
 
 
 def give_twins(command: click.Command, prefix: str = "ONCEONLY") -> None:
@@ -140,7 +189,11 @@ def opened(url: str | None, *, create: bool = False, bulk: bool = False) -> Iter
     if not url:
         msg = "no store given: pass --store sqlite:///payments.db, or set ONCEONLY_STORE"
         raise Refused(msg, Exit.USAGE)
-    store = open_store(url, create=create, bulk=bulk)
+    try:
+        store = open_store(url, create=create, bulk=bulk)
+    except ConfigurationError as error:
+        msg = f"{error}{_from_environment('store')}"
+        raise Refused(msg, Exit.USAGE) from error
     try:
         yield store
     finally:
@@ -151,7 +204,17 @@ def needed_group(group: str | None) -> str:
     if group is None:
         msg = "no group given: pass --group NAME, or set ONCEONLY_GROUP"
         raise Refused(msg, Exit.USAGE)
-    return check_name("group", group)
+    try:
+        return check_name("group", group)
+    except ConfigurationError as error:
+        msg = f"{error}{_from_environment('group')}"
+        raise Refused(msg, Exit.USAGE) from error
+
+
+def _from_environment(option: str) -> str:
+    ctx = click.get_current_context(silent=True)
+    source = ctx and ctx.get_parameter_source(option)
+    return f" (from ONCEONLY_{option.upper()})" if source is ParameterSource.ENVIRONMENT else ""
 
 
 def safe(text: str) -> str:

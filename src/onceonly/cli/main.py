@@ -19,7 +19,7 @@ from onceonly.cli.operate.windows import windows
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="onceonly")
 def command() -> None:
-    r"""Exactly-once effects from at-least-once messages.
+    """Exactly-once effects from at-least-once messages.
 
     Every option can also be set in the environment. Its help names the variable; ONCEONLY_STORE,
     ONCEONLY_GROUP and ONCEONLY_JSON are for all commands.

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
-from onceonly.cli.common import Command, Exit, Refused, json_option, opened, store_option
+from onceonly.cli.common import Command, Exit, F, Refused, json_option, opened, store_option
 from onceonly.cli.dedupe.filtering import Batch, Filter
 from onceonly.cli.dedupe.formats import FORMATS, Csv, Format, Identity, Lines, Ndjson, Records
 from onceonly.cli.dedupe.outputs import Output, distinct
@@ -26,8 +25,6 @@ from onceonly.errors import OnceonlyError
 from onceonly.settings import check_name
 from onceonly.stores.sqlite import SqliteStore
 from onceonly.windows import window_seconds
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _LOOKED_UP = 50_000  # lines per transaction where the first of each duplicate is looked up within it
 _BATCH_BYTES = 64 * 2**20  # of input; long lines must not fill the memory

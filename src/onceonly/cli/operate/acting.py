@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from enum import StrEnum
+from typing import TypedDict
 
 import click
 
-from onceonly.cli.common import Exit, Refused, group_option, json_option, on_terminal, store_option
-from onceonly.cli.operate.shown import as_json, as_line, say
+from onceonly.cli.common import Exit, F, Refused, group_option, json_option, on_terminal, store_option
+from onceonly.cli.operate.shown import as_line, record_object, say
 from onceonly.cli.operate.wording import Condition, condition
+from onceonly.cli.signals import EndRequests
 from onceonly.errors import InFlight
 from onceonly.keys import check_keys
 from onceonly.protocols import Store
 from onceonly.settings import check_name
 from onceonly.types import Record, RecordId
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _MOST_NAMED = 20  # records in a question
 _STEP = 500  # records per call, so that no worker waits for long
+_INTERRUPTED = 128 + 2
+_FOR_AN_OPERATOR = (Condition.QUARANTINED, Condition.FAILED)
+
+
+class Came(StrEnum):
+    """What became of one record, for scripts."""
+
+    DONE = "done"
+    WOULD = "would"  # a dry run
+    LEFT = "left"  # not in a state for that
+    CHANGED = "changed"  # meanwhile, so it was left
+    IN_FLIGHT = "in-flight"  # meanwhile, so it was left
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +44,9 @@ class Action:
 
     verb: str  # "release"
     past: str  # "released"
-    change: Callable[[list[RecordId]], list[bool]]
+    change: Callable[[Sequence[Record]], list[bool]]
     on: frozenset[Condition]  # others are left alone
+    otherwise: str = ""  # what can be done to those that wait for an operator
 
 
 class Asked(TypedDict):
@@ -82,12 +97,16 @@ def identities(keys: Sequence[str], group: str, scope: str | None) -> list[Recor
     return [RecordId(group, place, key) for key in dict.fromkeys(check_keys(keys))]
 
 
-def look_up(store: Store, ids: Sequence[RecordId]) -> list[Record]:
+def look_up(store: Store, ids: Sequence[RecordId], asked: Asked) -> list[Record]:
     """The records there are; of the others it says that there are none."""
     found = store.peek(ids)
     for record_id, record in zip(ids, found, strict=True):
-        if record is None:
-            say(f"{record_id.key}: no record", stderr=True)
+        if record is not None:
+            continue
+        if asked["as_json"]:
+            as_line({**record_id._asdict(), "state": "absent", "came": Came.LEFT})
+        else:
+            say(f"{named(record_id)}: no record", stderr=True)
     return [record for record in found if record is not None]
 
 
@@ -96,49 +115,72 @@ def act(records: Sequence[Record], action: Action, asked: Asked) -> Exit:
     chosen = [record for record in records if condition(record) in action.on]
     for record in records:
         if condition(record) not in action.on:
-            _tell(record, f"left alone: {condition(record).value}", asked, done=False)
+            hint = action.otherwise if condition(record) in _FOR_AN_OPERATOR else ""
+            _tell(record, Came.LEFT, f"left alone: {condition(record).value}{hint}", asked)
     if not asked["force"]:
         _refuse_live(chosen)
     if not chosen:
         return Exit.NOTHING
     if asked["dry_run"]:
         for record in chosen:
-            _tell(record, f"would be {action.past} ({described(record)})", asked, done=False)
+            _tell(record, Came.WOULD, f"would be {action.past} ({described(record)})", asked)
         return Exit.DONE
     count = f"{len(chosen):,} record" + ("s" if len(chosen) > 1 else "")
     question = f"{action.verb} {count}?".capitalize()
-    confirm(question, [described(record, key=True) for record in chosen], yes=asked["yes"])
+    lines = [f"{named(record.id)}: {described(record)}" for record in chosen]
+    confirm(question, lines, yes=asked["yes"])
     return _carry_out(chosen, action, asked)
 
 
 def _carry_out(chosen: Sequence[Record], action: Action, asked: Asked) -> Exit:
-    done = in_the_way = 0
-    for record, answer in _changed(chosen, action):
-        done += answer is True
-        in_the_way += answer is None
-        said = {True: action.past, False: "left alone: it changed meanwhile", None: "left alone: in flight"}
-        _tell(record, said[answer], asked, done=answer is True)
-    if in_the_way:
+    said = {
+        Came.DONE: action.past,
+        Came.CHANGED: "left alone: it changed meanwhile",
+        Came.IN_FLIGHT: "left alone: in flight",
+    }
+    came: Counter[Came] = Counter()
+    with EndRequests() as told_to_end, _accounted(came, len(chosen), action):
+        for at in range(0, len(chosen), _STEP):
+            told_to_end.check()
+            step = list(_changed(chosen[at : at + _STEP], action))
+            came.update(what for _, what in step)
+            for record, what in step:
+                _tell(record, what, said[what], asked)
+            sys.stdout.flush()
+    if came[Came.IN_FLIGHT]:
         return Exit.IN_FLIGHT
-    return Exit.DONE if done else Exit.NOTHING
+    return Exit.DONE if came[Came.DONE] else Exit.NOTHING
 
 
-def _changed(chosen: Sequence[Record], action: Action) -> Iterator[tuple[Record, bool | None]]:
-    """None where a claim came alive while we asked; the others of its step are done all the same."""
-    for at in range(0, len(chosen), _STEP):
-        step = chosen[at : at + _STEP]
-        try:
-            yield from zip(step, action.change([record.id for record in step]), strict=True)
-        except InFlight:
-            for record in step:
-                yield record, _one(action, record)
-
-
-def _one(action: Action, record: Record) -> bool | None:
+@contextmanager
+def _accounted(came: Counter[Came], whole: int, action: Action) -> Iterator[None]:
+    """Whatever ends it half way, the operator is told how far it came."""
     try:
-        return action.change([record.id])[0]
+        yield
+    except BaseException:
+        msg = f"stopped: {came[Came.DONE]:,} {action.past}, {whole - came.total():,} not tried"
+        with suppress(OSError):
+            say(msg, stderr=True)
+        raise
+
+
+def _changed(step: Sequence[Record], action: Action) -> Iterator[tuple[Record, Came]]:
+    """A claim that came alive while we asked is in nobody's way but its own."""
+    try:
+        answers = action.change(step)
     except InFlight:
-        return None
+        for record in step:
+            yield record, _one(action, record)
+        return
+    for record, changed in zip(step, answers, strict=True):
+        yield record, Came.DONE if changed else Came.CHANGED
+
+
+def _one(action: Action, record: Record) -> Came:
+    try:
+        return Came.DONE if action.change([record])[0] else Came.CHANGED
+    except InFlight:
+        return Came.IN_FLIGHT
 
 
 def confirm(question: str, lines: Sequence[str], *, yes: bool) -> None:
@@ -153,15 +195,23 @@ def confirm(question: str, lines: Sequence[str], *, yes: bool) -> None:
     if len(lines) > _MOST_NAMED:
         say(f"  and {len(lines) - _MOST_NAMED:,} more", stderr=True)
     click.echo(f"{question} [y/N] ", nl=False, err=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        say("\nnothing was changed", stderr=True)
+        sys.exit(_INTERRUPTED)
+    if answer.strip().lower() not in ("y", "yes"):
         msg = "nothing was changed"
         raise Refused(msg, Exit.NOTHING)
 
 
-def described(record: Record, *, key: bool = False) -> str:
-    name = f"{record.id.key}: " if key else ""
+def described(record: Record) -> str:
     attempts = f", attempt {record.attempt}" if record.attempt else ""
-    return f"{name}{condition(record).value}{attempts}"
+    return f"{condition(record).value}{attempts}"
+
+
+def named(record_id: RecordId) -> str:
+    return f"{record_id.key} (scope {record_id.scope})" if record_id.scope else record_id.key
 
 
 def _refuse_live(records: Sequence[Record]) -> None:
@@ -175,8 +225,8 @@ def _refuse_live(records: Sequence[Record]) -> None:
         raise Refused(msg, Exit.IN_FLIGHT)
 
 
-def _tell(record: Record, what: str, asked: Asked, *, done: bool) -> None:
+def _tell(record: Record, came: Came, words: str, asked: Asked) -> None:
     if asked["as_json"]:
-        as_line({**as_json(record), "done": done, "came": what})
+        as_line({**record_object(record), "came": came})
     else:
-        say(f"{record.id.key}: {what}")
+        say(f"{named(record.id)}: {words}")

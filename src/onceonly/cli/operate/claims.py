@@ -7,29 +7,29 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import Unpack
 
 import click
 
 from onceonly.cli.common import (
     Exit,
+    F,
     Group,
     Refused,
+    among,
     group_option,
     json_option,
     needed_group,
     opened,
+    refuse_unheard,
     store_option,
 )
 from onceonly.cli.operate.acting import Action, Asked, act, acting, identities, look_up
-from onceonly.cli.operate.shown import as_json as object_of
-from onceonly.cli.operate.shown import as_line, say, table
+from onceonly.cli.operate.shown import as_line, record_object, say, table
 from onceonly.cli.operate.wording import Condition, condition, relative
 from onceonly.protocols import Store
 from onceonly.settings import optional_name
 from onceonly.types import Query, Record, State
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _STATES = {
     Condition.IN_FLIGHT: State.CLAIMED,
@@ -72,70 +72,86 @@ def claims(
     for the next delivery. Quarantined: kept until an operator acts. It reads the whole store.
     """
     if ctx.invoked_subcommand is not None:
+        refuse_unheard(ctx)
         return
     chosen = [Condition(name) for name in states] or _SHOWN
     with opened(store) as found:
         records = _found(found, chosen, optional_name("group", group), limit + 1)
+        where = "" if records else among(found, group)
     shown, more = records[:limit], len(records) > limit
     if as_json:
         for record in shown:
-            as_line(object_of(record))
-    else:
+            as_line(record_object(record))
+    elif shown:
         _show(shown)
+    else:
+        say(f"nothing is {' or '.join(states) or 'unfinished'}{where}", stderr=True)
     if more:
         say(f"these are the {limit:,} oldest; there are more: --limit", stderr=True)
 
 
-def _all_option(states: Collection[Condition]) -> Callable[[F], F]:
+def _all_options(states: Collection[Condition]) -> Callable[[F], F]:
     names = [name.value for name in _STATES if name in states and name is not Condition.IN_FLIGHT]
-    return click.option(
-        "--all", "every", type=click.Choice(names), help="All in this state, instead of keys."
-    )
+    every = click.option("--all", "every", type=click.Choice(names), help="All in this state, not keys.")
+    limit = click.option("--limit", type=click.IntRange(1, _MOST), help="With --all: of the oldest.")
+    return lambda fn: every(limit(fn))
 
 
 @claims.command("release")
-@_all_option(_RELEASED)
+@_all_options(_RELEASED)
 @acting(keys_required=False)
-def release(*, every: str | None, **asked: Unpack[Asked]) -> None:
+def release(*, every: str | None, limit: int | None, **asked: Unpack[Asked]) -> None:
     """Take claims from owners that are gone.
 
-    The next delivery gets them at once. Whatever the last owner still writes is refused. Attempts are
-    kept, and your on_orphan decides as usual. Ends with 1 if there was nothing to release, with 4 if a
-    lease is running.
+    The next delivery gets them at once. Whatever the last owner still writes is refused, also if it only
+    stalled. Attempts are kept, and your on_orphan decides as usual. Ends with 1 if there was nothing to
+    release, with 4 if a lease is running.
     """
-    with _chosen(every, asked) as (store, records):
+    with _chosen(every, limit, asked) as (store, records):
         change = partial(store.revoke, force=asked["force"])
-        sys.exit(act(records, Action("release", "released", change, _RELEASED), asked))
+        hint = "; `onceonly claims rerun` lets it run again"
+        sys.exit(act(records, Action("release", "released", change, _RELEASED, hint), asked))
 
 
 @claims.command("rerun")
-@_all_option(_RERUN)
+@_all_options(_RERUN)
 @acting(keys_required=False)
-def rerun(*, every: str | None, **asked: Unpack[Asked]) -> None:
+def rerun(*, every: str | None, limit: int | None, **asked: Unpack[Asked]) -> None:
     """Let quarantined, failed or orphaned messages run again.
 
-    When they are next delivered, they start from attempt 1. The store has keys and no messages: deliver
-    them again from where you keep them, such as a dead-letter queue. What is processed by now is left
-    alone. Ends with 1 if there was nothing, with 4 if a lease is running.
+    When they are next delivered, they start from attempt 1; until then they are waiting. Your on_orphan is
+    not asked: find out first whether the effect happened. The store has keys and no messages: deliver
+    them again from where you keep them, such as a dead-letter queue. What is processed, or somebody
+    else's by now, is left alone. Ends with 1 if there was nothing, with 4 if a lease is running.
     """
-    with _chosen(every, asked) as (store, records):
-        change = partial(store.forget, force=asked["force"], only=frozenset(_STATES.values()))
+    with _chosen(every, limit, asked) as (store, records):
+        change = partial(store.revoke, force=asked["force"], afresh=True)
         sys.exit(act(records, Action("run again", "set to run again", change, _RERUN), asked))
 
 
 @contextmanager
-def _chosen(every: str | None, asked: Asked) -> Iterator[tuple[Store, list[Record]]]:
+def _chosen(every: str | None, limit: int | None, asked: Asked) -> Iterator[tuple[Store, list[Record]]]:
     """The records by key, or all in a state; of a scope, if one is given."""
     keys, scope, group = asked["keys"], asked["scope"], needed_group(asked["group"])
     if bool(keys) is (every is not None):
         msg = "either keys or --all, not both" if keys else "name keys, or a state with --all"
         raise Refused(msg, Exit.USAGE)
+    if every is None and limit is not None:
+        msg = "--limit is for --all"
+        raise Refused(msg, Exit.USAGE)
+    if every is not None and asked["force"]:
+        msg = "--force is for keys: whose worker is surely gone must be known one by one"
+        raise Refused(msg, Exit.USAGE)
     with opened(asked["store"]) as store:
         if every is None:
-            yield store, look_up(store, identities(keys, group, scope))
-        else:
-            found = _found(store, [Condition(every)], group, _MOST)
-            yield store, [record for record in found if scope in (None, record.id.scope)]
+            yield store, look_up(store, identities(keys, group, scope), asked)
+            return
+        found = _found(store, [Condition(every)], group, _MOST)
+        records = [record for record in found if scope in (None, record.id.scope)][:limit]
+        if not records:
+            where = f" with scope {scope!r}" if scope else ""
+            say(f"nothing is {every}{where}{among(store, group)}", stderr=True)
+        yield store, records
 
 
 def _found(store: Store, conditions: Collection[Condition], group: str | None, limit: int) -> list[Record]:
@@ -145,9 +161,6 @@ def _found(store: Store, conditions: Collection[Condition], group: str | None, l
 
 
 def _show(records: Sequence[Record]) -> None:
-    if not records:
-        say("nothing is unfinished", stderr=True)
-        return
     now = time.time()
     rows = [
         (

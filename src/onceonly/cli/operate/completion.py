@@ -17,9 +17,10 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS), required=False)
 @click.pass_context
 def completion(ctx: click.Context, *, shell: str | None) -> None:
-    r"""Print the completion script for SHELL.
+    """Print the completion script for SHELL.
 
-    Without SHELL for the one you are in. It completes commands, options, groups and windows.
+    Without SHELL for the one you are in. It completes commands, options and windows, and groups where
+    ONCEONLY_STORE is set.
 
     \b
     bash:  eval "$(onceonly completion bash)"             in ~/.bashrc

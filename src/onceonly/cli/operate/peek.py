@@ -10,8 +10,7 @@ import click
 
 from onceonly.cli.common import Command, Exit, group_option, json_option, needed_group, opened, store_option
 from onceonly.cli.operate.acting import identities, keys_argument, scope_option
-from onceonly.cli.operate.shown import as_json as object_of
-from onceonly.cli.operate.shown import as_line, blocks
+from onceonly.cli.operate.shown import as_line, blocks, record_object
 from onceonly.cli.operate.wording import condition, moment_and_age
 from onceonly.types import Record, RecordId
 
@@ -48,7 +47,7 @@ def peek(
 def _object(record_id: RecordId, record: Record | None, *, with_result: bool) -> dict[str, object]:
     if record is None:
         return {"group": record_id.group, "scope": record_id.scope, "key": record_id.key, "state": "absent"}
-    found = object_of(record)
+    found = record_object(record)
     if with_result:
         found |= _result(record.result)
     return found

@@ -11,61 +11,60 @@ from contextlib import contextmanager
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from onceonly.cli.common import Command, json_option, opened, store_option
+from onceonly.cli.common import Command, Refused, json_option, length, opened, store_option
 from onceonly.cli.operate.shown import as_line, console, say
 from onceonly.cli.operate.wording import iso
 from onceonly.cli.signals import EndRequests
+from onceonly.core.engine import PURGE_STEP
 from onceonly.errors import StoreError
-from onceonly.protocols import Store
-from onceonly.windows import seconds
 
-_STEP = 10_000
 _LOOK = 0.2  # seconds between looks whether we are to end
 _JITTER = 0.1  # of the pause, so that the jobs of several hosts do not meet for ever
 
 
 @click.command(cls=Command)
 @store_option
-@click.option("--every", metavar="DURATION", help="Go on for ever, with such a pause: 15m.")
+@click.option("--every", callback=length, metavar="DURATION", help="Go on for ever, with such a pause: 15m.")
 @json_option
-def purge(*, store: str | None, every: str | None, as_json: bool) -> None:
+def purge(*, store: str | None, every: float | None, as_json: bool) -> None:
     """Remove what has expired.
 
     In short steps beside the traffic; it never changes an answer. With --every a store that is away is
     tried again in the next round. SIGTERM and Ctrl-C end it after the step at hand. It is for all groups:
     what has expired is remembered for none of them.
     """
-    pause = None if every is None else seconds(every, name="--every")
-    with EndRequests() as asked, opened(store) as found:
-        while True:
-            _round(found, asked.check, again=pause is not None, as_json=as_json)
-            if pause is None:
-                return
-            _sleep(pause * random.uniform(1 - _JITTER, 1 + _JITTER), asked.check)  # noqa: S311 - no secret
+    with EndRequests() as asked:
+        _round(store, asked.check, first=True, job=every is not None, as_json=as_json)
+        while every is not None:
+            _sleep(every * random.uniform(1 - _JITTER, 1 + _JITTER), asked.check)  # noqa: S311 - no secret
+            _round(store, asked.check, first=False, job=True, as_json=as_json)
 
 
-def _round(store: Store, check: Callable[[], None], *, again: bool, as_json: bool) -> None:
+def _round(url: str | None, check: Callable[[], None], *, first: bool, job: bool, as_json: bool) -> None:
+    """On a store that is opened for it: a job may outlive a file."""
     start, removed = time.monotonic(), 0
     try:
-        with _progress() as shown:
+        with opened(url) as store, _progress() as shown:
             while True:
-                step = store.purge(limit=_STEP)
+                step = store.purge(limit=PURGE_STEP)
                 removed += step
                 shown(removed)
                 check()
-                if step < _STEP:
+                if step < PURGE_STEP:
                     break
-    except StoreError as error:
-        if not again:
+    except (StoreError, Refused) as error:
+        if not job or (first and isinstance(error, Refused)):  # a store that never was is a wrong setting
             raise
-        say(f"{iso(time.time())} {error}", stderr=True)
+        said = error.message if isinstance(error, Refused) else error
+        say(f"{iso(time.time())} {said}", stderr=True)
         return
     taken = time.monotonic() - start
     if as_json:
         as_line({"at": iso(time.time()), "removed": removed, "seconds": round(taken, 3)})
     else:
-        at = f"{iso(time.time())} " if again else ""
+        at = f"{iso(time.time())} " if job else ""
         say(f"{at}{removed:,} expired records removed in {taken:.1f} s")
+    sys.stdout.flush()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from io import TextIOWrapper
+from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -21,16 +22,22 @@ _WIDEST = 100_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Shows text as it is. What its encoding cannot write is escaped: a key must not end the command."""
-    stream = sys.stderr if stderr else sys.stdout
-    if isinstance(stream, TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")
+    """Shows text as it is."""
+    _tolerant(stderr=stderr)
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
 def say(text: str, *, stderr: bool = False) -> None:
     """One line, as long as it is."""
-    console(stderr=stderr).print(Text(safe(text)), soft_wrap=True)
+    _tolerant(stderr=stderr).write(safe(text) + "\n")
+
+
+def _tolerant(*, stderr: bool = False) -> TextIO:
+    """What the stream's encoding cannot write is escaped: a key must not end the command."""
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+    return stream
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Iterable[str] = ()) -> None:
@@ -83,7 +90,6 @@ def blocks(records: Sequence[Sequence[tuple[str, str]]]) -> None:
 def as_line(values: Mapping[str, object]) -> None:
     """One JSON object on one line, in ASCII."""
     sys.stdout.write(json.dumps(values) + "\n")
-    sys.stdout.flush()
 
 
 def both(name: str, moment: float | None) -> dict[str, object]:
@@ -91,7 +97,7 @@ def both(name: str, moment: float | None) -> dict[str, object]:
     return {name: moment, f"{name}_iso": None if moment is None else iso(moment)}
 
 
-def as_json(record: Record) -> dict[str, object]:
+def record_object(record: Record) -> dict[str, object]:
     """All of a record but its result."""
     return {
         "group": record.id.group,

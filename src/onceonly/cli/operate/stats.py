@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from onceonly.cli.common import Command, group_option, json_option, opened, store_option
+from onceonly.cli.common import Command, among, group_option, json_option, opened, store_option
 from onceonly.cli.operate.shown import as_line, say, table
 from onceonly.cli.operate.wording import window
 from onceonly.protocols import Store
@@ -18,16 +18,18 @@ from onceonly.types import ReadWindows, State, Stats, StoredWindow
 def stats(*, store: str | None, group: str | None, as_json: bool) -> None:
     """Count records by group and state.
 
-    It reads the whole store, beside the traffic.
+    Claimed is in flight or orphaned, free is waiting: `onceonly claims` tells which. It reads the whole
+    store, beside the traffic.
     """
     with opened(store) as found:
         counted, windows = found.stats(), _windows(found, group)
+        where = among(found, group)
     groups = {name: counted.groups[name] for name in sorted(counted.groups) if group in (None, name)}
-    shown = Stats(groups, counted.expired)
+    shown = Stats(groups, 0 if group else counted.expired)  # what has expired is counted for all groups
     if as_json:
         as_line(_object(shown, windows))
     else:
-        _show(shown, windows)
+        _show(shown, windows, where)
 
 
 def _windows(store: Store, group: str | None) -> dict[str, StoredWindow]:
@@ -47,7 +49,7 @@ def _object(stats: Stats, windows: dict[str, StoredWindow]) -> dict[str, object]
     }
 
 
-def _show(stats: Stats, windows: dict[str, StoredWindow]) -> None:
+def _show(stats: Stats, windows: dict[str, StoredWindow], where: str) -> None:
     states = [state.value for state in State]
     rows = [
         (
@@ -60,4 +62,4 @@ def _show(stats: Stats, windows: dict[str, StoredWindow]) -> None:
     if rows:
         table(("group", *states, "window set"), rows, numbers=states)
     expired = f"; {stats.expired:,} expired, until `onceonly purge`" if stats.expired else ""
-    say(f"{stats.records:,} records{expired}")
+    say(f"{stats.records:,} records{where}{expired}")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
 from onceonly.cli.common import (
     Exit,
+    F,
     Group,
+    among,
     complete_group,
     group_option,
     json_option,
     opened,
+    refuse_unheard,
     store_option,
 )
 from onceonly.cli.operate.acting import confirm
@@ -25,8 +27,6 @@ from onceonly.protocols import Store
 from onceonly.settings import check_name, optional_name
 from onceonly.types import ReadWindows, StoredWindow
 from onceonly.windows import PRESETS, REFRESH, window_seconds
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _NONE = "none"
 
@@ -43,15 +43,17 @@ def windows(ctx: click.Context, *, store: str | None, group: str | None, as_json
     what is completed later.
     """
     if ctx.invoked_subcommand is not None:
+        refuse_unheard(ctx)
         return
     with opened(store) as found:
         (stored,) = found.windows([ReadWindows(group)])
+        where = among(found, group) if not stored else ""
     if as_json:
         for each in stored:
             as_line(_object(each))
         return
     if not stored:
-        say("no window is set in the store: those in the code count", stderr=True)
+        say(f"no window is set in the store{where}: those in the code count", stderr=True)
         return
     now = time.time()
     rows = [(e.group, e.type or "", window(e.window), moment_and_age(e.updated_at, now)) for e in stored]
@@ -88,9 +90,8 @@ def set_window(
         if seconds is None:
             confirm(f"Turn dedup off for {_what(name, kind)}?", (), yes=yes)
         found.set_window(name, kind, seconds)
-        (stored,) = found.windows([ReadWindows(name)])
     if as_json:
-        as_line(_object(next(each for each in stored if each.type == kind)))
+        as_line({"group": name, "type": kind, "window": seconds})
     else:
         say(f"{_what(name, kind)}: {window(seconds)}; running workers follow within {REFRESH:g} s")
 
@@ -99,7 +100,8 @@ def set_window(
 @click.argument("group", shell_complete=complete_group)
 @_type_option("That of this type.")
 @store_option
-def clear_window(*, group: str, kind: str | None, store: str | None) -> None:
+@json_option
+def clear_window(*, group: str, kind: str | None, store: str | None, as_json: bool) -> None:
     """Take the window of GROUP back.
 
     Those in the code count again. Ends with 1 if none was set.
@@ -108,13 +110,16 @@ def clear_window(*, group: str, kind: str | None, store: str | None) -> None:
     with opened(store) as found:
         cleared = found.clear_window(name, kind)
     said = "cleared: those in the code count again" if cleared else "no window was set"
-    say(f"{_what(name, kind)}: {said}")
+    if as_json:
+        as_line({"group": name, "type": kind, "cleared": cleared})
+    else:
+        say(f"{_what(name, kind)}: {said}")
     sys.exit(Exit.DONE if cleared else Exit.NOTHING)
 
 
 def _hint_at_known_groups(store: Store, group: str) -> None:
     """A typo would set a window that nobody reads."""
-    known = sorted(store.stats().groups)
+    known = store.groups()
     if known and group not in known:
         say(f"note: the store has no record of {group!r} yet; it has {', '.join(known)}", stderr=True)
 
