@@ -304,9 +304,9 @@ def _complete(
     claim.finishing = True
     pause = _FIRST_PAUSE
     try:
-        if not interrupted:
+        if not interrupted and (now := clock()) >= policy.overrides.due:
             with suppress(StoreError):  # the effect happened: it must be told, under whatever window
-                yield from windows_of_now(policy, clock())
+                yield from windows_of_now(policy, now)
         completion = Completion(claim.id, claim.token, window_at_end(policy, claim), status, stored)
         while True:
             try:
