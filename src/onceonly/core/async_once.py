@@ -14,10 +14,11 @@ from onceonly.core.bound import AsyncBound
 from onceonly.core.coalesce import AsyncCoalescer, Background
 from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, unstarted, unwrap
 from onceonly.core.finding import KeySpec, call_key, found_key
-from onceonly.core.flows import first_time, first_time_many, windows_of_now
+from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import AsyncManualClaim
 from onceonly.core.renewal import AsyncKeeper
 from onceonly.core.runners import AsyncCalls, AsyncRunner, refuse_uncallable
+from onceonly.core.terms import windows_of_now
 from onceonly.errors import StoreError
 from onceonly.protocols import AsyncStore, Clock
 from onceonly.settings import Options, optional_name

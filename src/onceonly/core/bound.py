@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 from onceonly.core.effects import Claim
 from onceonly.core.engine import Engine
 from onceonly.core.finding import found_key
-from onceonly.core.flows import first_time_many, windows_of_now
+from onceonly.core.flows import first_time_many
 from onceonly.core.manual import AsyncManualClaim, ManualClaim
 from onceonly.core.runners import (
     AsyncCalls,
@@ -21,6 +21,7 @@ from onceonly.core.runners import (
     refuse_async,
     refuse_uncallable,
 )
+from onceonly.core.terms import windows_of_now
 from onceonly.errors import ConfigurationError
 from onceonly.protocols import AsyncBoundStore, BoundStore
 from onceonly.settings import Policy

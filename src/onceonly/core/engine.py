@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from onceonly.core.batch import BatchEffect, firsts, repeated, together
 from onceonly.core.effects import Claim, Flow
 from onceonly.core.finding import KeySpec, key_finder
-from onceonly.core.flows import process, window_at_end
+from onceonly.core.flows import process
+from onceonly.core.terms import window_at_end
 from onceonly.errors import ConfigurationError, InFlight, InvalidKey, Quarantined
 from onceonly.events import Event, FailedOpen, LeaseWasLost, Listener, ReleaseFailed, ResultDropped
 from onceonly.keys import check_key, check_keys, fingerprint_bytes

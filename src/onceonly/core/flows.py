@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from onceonly.core.effects import Ask, Claim, Effect, Emit, Flow, NotStarted, Run, Sleep, lease_lost
+from onceonly.core.terms import on_terms_of_now, window_at_end, windows_of_now
 from onceonly.errors import (
     ConfigurationError,
     LeaseLost,
@@ -24,7 +25,7 @@ from onceonly.errors import (
     StoreError,
     StoreUnavailable,
 )
-from onceonly.events import FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled, WindowsChanged
+from onceonly.events import FailedOpen, Raised, ReleaseFailed, ResultDropped, Settled
 from onceonly.protocols import Clock
 from onceonly.settings import Policy
 from onceonly.types import (
@@ -37,7 +38,6 @@ from onceonly.types import (
     Mark,
     Marks,
     Outcome,
-    ReadWindows,
     RecordId,
     Release,
     Status,
@@ -56,7 +56,7 @@ def process(policy: Policy, request: ClaimRequest, clock: Clock) -> Flow:
     answer: Any = None
     try:
         if sent >= policy.overrides.due:
-            request = yield from _on_terms_of_now(policy, request, sent)
+            request = yield from on_terms_of_now(policy, request, sent)
         if request.window:
             try:
                 answer = yield request
@@ -80,24 +80,6 @@ def unguarded() -> Flow:
     """``window=None``: no dedup, the handler just runs."""
     result = yield Run(None)
     return Outcome(Verdict.PROCESSED, result)
-
-
-def windows_of_now(policy: Policy, now: float) -> Generator[Effect, Any, None]:
-    """Ask which windows are set in the store, if that is due. What is known stays while it is away."""
-    overrides = policy.overrides
-    if now < overrides.due or (policy.window is None and not overrides.known and now < overrides.away_until):
-        return
-    overrides.asking(now)
-    changes = overrides.changes
-    try:
-        stored = yield ReadWindows(policy.group)
-    except StoreUnavailable:
-        if not overrides.known and policy.window is not None:  # who wants no dedup needs no store
-            raise
-        overrides.away(now)
-        return
-    if overrides.learn(stored, now, changes):
-        yield Emit(WindowsChanged(policy.group, overrides.windows))
 
 
 def first_time(policy: Policy, mark: Mark, clock: Clock) -> Generator[Effect, Any, bool]:
@@ -133,14 +115,6 @@ def first_time_many(policy: Policy, marks: Marks, clock: Clock) -> Generator[Eff
 
 
 # --- claiming ---------------------------------------------------------------------------------
-
-
-def _on_terms_of_now(
-    policy: Policy, request: ClaimRequest, now: float
-) -> Generator[Effect, Any, ClaimRequest]:
-    yield from windows_of_now(policy, now)
-    window, lease = policy.terms(request.type)
-    return request if window == request.window else request._replace(window=window, lease=lease)
 
 
 def _wait_for_claim(
@@ -326,13 +300,6 @@ def _complete(
             with suppress(OnceonlyError):
                 yield from _complete(policy, claim, status, stored, clock, result=result, interrupted=True)
         raise
-
-
-def window_at_end(policy: Policy, claim: Claim) -> float:
-    """The window of now, for what was claimed under another, perhaps. Not less than the lease: until that
-    would have ended, a completion whose reply was lost must find its record."""
-    window, _ = policy.terms(claim.type)
-    return max(window or claim.window, claim.lease)
 
 
 def _confirm(policy: Policy, claim: Claim) -> Generator[Effect, Any, None]:

@@ -12,10 +12,11 @@ from onceonly.core.bound import Bound
 from onceonly.core.coalesce import Coalescer
 from onceonly.core.engine import CLOSED, PURGE_STEP, Engine, unstarted, unwrap
 from onceonly.core.finding import KeySpec, call_key, found_key
-from onceonly.core.flows import first_time, first_time_many, windows_of_now
+from onceonly.core.flows import first_time, first_time_many
 from onceonly.core.manual import ManualClaim
 from onceonly.core.renewal import Keeper
 from onceonly.core.runners import Calls, Runner, refuse_async
+from onceonly.core.terms import windows_of_now
 from onceonly.errors import StoreError
 from onceonly.protocols import Clock, Store
 from onceonly.settings import Options, optional_name
