@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import filtered, leased
+from bench import deduped, filtered, leased
 from bench.core import compare, measure
+from tests.commands import ONCEONLY
 
 SIZES = (0,)
 
@@ -47,3 +48,24 @@ def test_profile_splits_the_whole_time():
     assert {call: pytest.approx(1) for call in ("process", "first_time_many")} == {
         call: sum(parts.values()) for call, parts in shares.items()
     }
+
+
+def test_dedupe_is_measured_beside_what_keeps_all_in_memory():
+    found = deduped.measure((20_000,), rounds=lambda _: 1)
+    assert set(found) == {
+        *(deduped.OURS, deduped.OURS_AGAIN, deduped.OURS_PIPE, deduped.OURS_NDJSON),
+        *(deduped.DUCKDB, deduped.AWK),
+    }
+    assert all(each.rate > 1000 and each.megabytes > 1 for runs in found.values() for each in runs)
+    assert all(ratio > 0 for ratio in deduped.ratios(found).values())
+
+
+def test_the_memory_of_dedupe_does_not_grow_with_the_file(tmp_path):
+    peaks = []
+    for lines in (100_000, 600_000):
+        deduped.write_lines(tmp_path / "in.txt", lines)
+        options = ("--batch", "20000", "--output", str(tmp_path / f"out{lines}"))
+        store = f"sqlite:///{tmp_path}/{lines}.db"
+        command = [*ONCEONLY, "dedupe", str(tmp_path / "in.txt"), "--store", store, *options]
+        peaks.append(deduped.timed(command).megabytes)
+    assert peaks[1] - peaks[0] < 55  # about 30 are new rows in SQLite's page cache, which ends at 64
