@@ -765,6 +765,17 @@ def test_an_output_that_is_full_is_told(options, store, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("options", ["stats", "stats --json", "claims", "peek live"])
+def test_an_output_that_is_closed_is_told(options, store, tmp_path):
+    shell = f"{' '.join(map(_quoted, ONCEONLY))} {options} --store sqlite:///store.db --group billing >&-"
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=tmp_path, capture_output=True, env=environment(), check=False
+    )
+    assert done.returncode == 3
+    assert b"the standard output: Bad file descriptor" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_a_reader_that_leaves_is_no_traceback(store, tmp_path):
     shell = f"{' '.join(map(_quoted, ONCEONLY))} claims --store sqlite:///store.db --json | head -n 1"
     done = subprocess.run(

@@ -71,7 +71,7 @@ def told() -> Iterator[None]:
 
 def _drop_output() -> None:
     """What Python still holds for the standard output cannot be written, and it would try at the end."""
-    with suppress(OSError), Path(os.devnull).open("wb") as nothing:
+    with suppress(OSError, AttributeError), Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from io import TextIOWrapper
@@ -34,7 +36,9 @@ def say(text: str, *, stderr: bool = False) -> None:
 
 def _tolerant(*, stderr: bool = False) -> TextIO:
     """What the stream's encoding cannot write is escaped: a key must not end the command."""
-    stream = sys.stderr if stderr else sys.stdout
+    stream: TextIO | None = sys.stderr if stderr else sys.stdout
+    if stream is None:  # closed by whoever started us
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
     return stream
@@ -46,7 +50,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Ite
     kept = [i for i, _ in enumerate(headers) if any(row[i] for row in rows)]
     names = [headers[i] for i in kept]
     cells = [[safe(row[i]) for i in kept] for row in rows]
-    if not sys.stdout.isatty():
+    if not _tolerant().isatty():
         _columns([names, *cells])
         return
     out = console()
@@ -89,7 +93,7 @@ def blocks(records: Sequence[Sequence[tuple[str, str]]]) -> None:
 
 def as_line(values: Mapping[str, object]) -> None:
     """One JSON object on one line, in ASCII."""
-    sys.stdout.write(json.dumps(values) + "\n")
+    _tolerant().write(json.dumps(values) + "\n")
 
 
 def both(name: str, moment: float | None) -> dict[str, object]:
