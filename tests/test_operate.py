@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from onceonly import Once, State
 from onceonly.cli.main import command
+from onceonly.cli.operate import acting
 from onceonly.cli.operate.wording import duration, iso, relative
 from onceonly.stores.sqlite import SqliteStore
 from onceonly.types import ClaimRequest, Completion, Mark, ReadWindows, RecordId, Release, Status
@@ -490,6 +491,17 @@ def test_ctrl_c_at_the_question_changes_nothing_and_says_so(store, tmp_path):
     assert "nothing was changed" in shown
     assert "Traceback" not in shown
     assert ended == 128 + signal.SIGINT
+    assert state(store, "processed") is State.PROCESSED
+
+
+def test_ctrl_c_at_any_moment_of_the_question_changes_nothing_and_says_so(cli, store, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(acting, "on_terminal", lambda: True)
+    monkeypatch.setattr(acting.click, "echo", interrupted)
+    result = ours(cli, "forget", "processed")
+    assert (result.exit_code, "nothing was changed" in result.stderr) == (128 + signal.SIGINT, True)
     assert state(store, "processed") is State.PROCESSED
 
 

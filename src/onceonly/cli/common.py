@@ -33,7 +33,7 @@ class Exit(IntEnum):
     INPUT = 5  # the input is malformed
 
 
-_BROKEN_PIPE = 128 + 13  # as the shell tells it
+_INTERRUPTED, _BROKEN_PIPE = 128 + 2, 128 + 13  # as the shell tells it
 
 
 class Refused(click.ClickException):
@@ -60,6 +60,8 @@ def told() -> Iterator[None]:
         yield
     except OnceonlyError as error:
         raise refused(error) from error
+    except KeyboardInterrupt:  # click would end with 1, which says that there was nothing to do
+        sys.exit(_INTERRUPTED)
     except BrokenPipeError:  # the reader has left, and needs no more
         _drop_output()
         sys.exit(_BROKEN_PIPE)

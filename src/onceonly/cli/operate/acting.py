@@ -24,7 +24,6 @@ from onceonly.types import Record, RecordId
 
 _MOST_NAMED = 20  # records in a question
 _STEP = 500  # records per call, so that no worker waits for long
-_INTERRUPTED = 128 + 2
 _FOR_AN_OPERATOR = (Condition.QUARANTINED, Condition.FAILED)
 
 
@@ -190,19 +189,23 @@ def confirm(question: str, lines: Sequence[str], *, yes: bool) -> None:
     if not on_terminal():
         msg = "nothing was changed: this is no terminal, so nobody can be asked. Pass --yes if you mean it"
         raise Refused(msg, Exit.USAGE)
+    try:
+        answer = _asked(question, lines)
+    except KeyboardInterrupt:
+        say("\nnothing was changed", stderr=True)
+        raise
+    if answer.strip().lower() not in ("y", "yes"):
+        msg = "nothing was changed"
+        raise Refused(msg, Exit.NOTHING)
+
+
+def _asked(question: str, lines: Sequence[str]) -> str:
     for line in lines[:_MOST_NAMED]:
         say(f"  {line}", stderr=True)
     if len(lines) > _MOST_NAMED:
         say(f"  and {len(lines) - _MOST_NAMED:,} more", stderr=True)
     click.echo(f"{question} [y/N] ", nl=False, err=True)
-    try:
-        answer = sys.stdin.readline()
-    except KeyboardInterrupt:
-        say("\nnothing was changed", stderr=True)
-        sys.exit(_INTERRUPTED)
-    if answer.strip().lower() not in ("y", "yes"):
-        msg = "nothing was changed"
-        raise Refused(msg, Exit.NOTHING)
+    return sys.stdin.readline()
 
 
 def described(record: Record) -> str:
