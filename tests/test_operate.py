@@ -499,7 +499,7 @@ def test_ctrl_c_at_any_moment_of_the_question_changes_nothing_and_says_so(cli, s
         raise KeyboardInterrupt
 
     monkeypatch.setattr(acting, "on_terminal", lambda: True)
-    monkeypatch.setattr(acting.click, "echo", interrupted)
+    monkeypatch.setattr(click, "echo", interrupted)
     result = ours(cli, "forget", "processed")
     assert (result.exit_code, "nothing was changed" in result.stderr) == (128 + signal.SIGINT, True)
     assert state(store, "processed") is State.PROCESSED
