@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import json
-import os
-import signal
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,6 +34,7 @@ from onceonly.stores.memory import AsyncMemoryStore
 from onceonly.stores.sqlite import AsyncSqliteStore
 from onceonly.testing import AsyncFlakyStore, ManualClock
 from onceonly.types import ClaimAnswer, ClaimRequest, Completion, RecordId
+from tests.forking import in_child
 
 A = TypeVar("A")
 Q = TypeVar("Q")
@@ -845,19 +843,7 @@ def test_a_forked_child_works_and_its_tokens_differ(tmp_path):
         held = await once.claim("held").__aenter__()
         return [again.result, own.result, held.fresh]
 
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
-        try:
-            os.write(writer, json.dumps(asyncio.run(work())).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    assert json.loads(said) == ["parent", "child", True]
+    assert in_child(lambda: asyncio.run(work())) == ["parent", "child", True]
 
     async def after() -> list[Any]:
         keys = ("first", "second", "held", "child's")

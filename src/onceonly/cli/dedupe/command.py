@@ -28,7 +28,6 @@ from onceonly.windows import window_seconds
 
 _LOOKED_UP = 50_000  # lines per transaction where the first of each duplicate is looked up within it
 _BATCH_BYTES = 64 * 2**20  # of input; long lines must not fill the memory
-_BROKEN_PIPE = 128 + 13  # as the shell tells it
 _PAUSE = Records()  # nothing came for a while: pass on what is in hand
 _TSV = ".tsv"
 _NDJSON = (".ndjson", ".jsonl", ".json")
@@ -189,8 +188,8 @@ def _filter(
             with suppress(OnceonlyError):
                 filtered.finish()
             filtered.close()
-    except BrokenPipeError:
-        sys.exit(_BROKEN_PIPE)
+    except BrokenPipeError:  # no error: the reader has left, and the command ends as all do
+        raise
     except OSError as error:
         place = error.filename or "the standard output"
         msg = f"{place}: {error.strerror}; nothing of this batch is marked: mend it and run again"
